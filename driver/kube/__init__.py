@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edge to the Kubernetes API: client, reflector, store, work queue, leader election."""
