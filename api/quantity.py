@@ -62,7 +62,7 @@ class Quantity:
     format: Format = Format.DECIMAL_SI
 
     @classmethod
-    def parse(cls, text: str | int | float) -> "Quantity":
+    def parse(cls, text: str | float) -> "Quantity":
         """Reads what JSON or YAML may hold for a quantity.
 
         Raises:
