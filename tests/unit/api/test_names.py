@@ -4,6 +4,7 @@
 from collections.abc import Callable
 
 import pytest
+
 from gpudra.api import names
 from gpudra.api.errors import InputError
 

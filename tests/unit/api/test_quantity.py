@@ -4,10 +4,11 @@
 from fractions import Fraction
 
 import pytest
-from gpudra.api.errors import InputError
-from gpudra.api.quantity import NANO, Format, Quantity
 from hypothesis import given
 from hypothesis import strategies as st
+
+from gpudra.api.errors import InputError
+from gpudra.api.quantity import NANO, Format, Quantity
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gpudra.api import resource_v1 as v1
 from gpudra.api.attributes import UnknownValue, decode_attribute, encode_attribute
 from gpudra.api.errors import InputError
 from gpudra.api.quantity import Quantity
 from gpudra.api.semver import Semver
-from hypothesis import given
-from hypothesis import strategies as st
 
 SLICE: dict[str, Any] = {
     "apiVersion": "resource.k8s.io/v1",

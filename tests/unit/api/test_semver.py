@@ -4,6 +4,7 @@
 import itertools
 
 import pytest
+
 from gpudra.api.errors import InputError
 from gpudra.api.semver import Semver
 
