@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All metrics in one table, and the registry that serves them.
+
+Names, labels and meanings stand here and nowhere else: documentation and tests are made from
+`TABLE`. The composition roots create one `Metrics` each and hand it to whoever counts something;
+nothing uses the global registry of prometheus-client. Units are seconds, label values are few and
+known: no claim, pod or device name is ever a label.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+
+class Component(StrEnum):
+    """The process that a metric belongs to."""
+
+    AGENT = "agent"
+    CONTROLLER = "controller"
+
+
+class Kind(StrEnum):
+    """The Prometheus type."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+_AGENT = frozenset({Component.AGENT})
+_CONTROLLER = frozenset({Component.CONTROLLER})
+_BOTH = frozenset(Component)
+
+# A prepare of a whole GPU takes a few milliseconds, one that makes a MIG instance or starts a
+# daemon takes seconds; the kubelet gives up after 45 s.
+_CLAIM_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table.
+
+    Attributes:
+        name: as scraped.
+        kind: Prometheus type.
+        help: what it counts, in one sentence; label values in brackets.
+        components: the processes that serve it.
+        labels: label names, in order.
+        buckets: upper bounds in seconds; histograms only.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    components: frozenset[Component] = field(default=_BOTH)
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+API_SECONDS = Metric(
+    "gpudra_api_request_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time until the API server's answer was complete; watches are not counted.",
+    labels=("verb",),
+    buckets=_REQUEST_BUCKETS,
+)
+API_REQUESTS = Metric(
+    "gpudra_api_requests_total",
+    Kind.COUNTER,
+    "Requests to the API server by HTTP status; code 0 means that no answer came.",
+    labels=("verb", "resource", "code"),
+)
+BUILD_INFO = Metric(
+    "gpudra_build_info", Kind.GAUGE, "Always 1; the version is the label.", labels=("version",)
+)
+CHECKPOINT_SECONDS = Metric(
+    "gpudra_checkpoint_write_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time to write the checkpoint durably, fsync included.",
+    _AGENT,
+    buckets=_CLAIM_BUCKETS,
+)
+IN_FLIGHT = Metric(
+    "gpudra_claims_in_flight",
+    Kind.GAUGE,
+    "Claims that are being worked on now (prepare, unprepare).",
+    _AGENT,
+    labels=("operation",),
+)
+DEVICES = Metric(
+    "gpudra_devices",
+    Kind.GAUGE,
+    "Devices of the node by kind (gpu, mig, share, monitor) and state (published, left_out).",
+    _AGENT,
+    labels=("kind", "state"),
+)
+FABRIC_CONTRADICTIONS = Metric(
+    "gpudra_fabric_contradictions",
+    Kind.GAUGE,
+    "NVLink domains whose nodes contradict each other, by reason.",
+    _CONTROLLER,
+    labels=("reason",),
+)
+KUBELET_REGISTERED = Metric(
+    "gpudra_kubelet_registered",
+    Kind.GAUGE,
+    "1 while the kubelet has accepted the plugin's registration.",
+    _AGENT,
+)
+LEADER = Metric(
+    "gpudra_leader", Kind.GAUGE, "1 while this instance holds the controller's lease.", _CONTROLLER
+)
+PREPARE_SECONDS = Metric(
+    "gpudra_prepare_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time to prepare one claim by outcome (ok, again, refused, failed), measured in the agent.",
+    _AGENT,
+    labels=("outcome",),
+    buckets=_CLAIM_BUCKETS,
+)
+PREPARED_CLAIMS = Metric(
+    "gpudra_prepared_claims", Kind.GAUGE, "Claims that are prepared now.", _AGENT
+)
+PREPARED_DEVICES = Metric(
+    "gpudra_prepared_devices",
+    Kind.GAUGE,
+    "Devices that are prepared now by kind (gpu, mig, share, monitor).",
+    _AGENT,
+    labels=("kind",),
+)
+REFLECTOR_ERRORS = Metric(
+    "gpudra_reflector_errors_total",
+    Kind.COUNTER,
+    "List or watch failures by resource and reason; each is tried again.",
+    labels=("resource", "reason"),
+)
+REFLECTOR_LISTS = Metric(
+    "gpudra_reflector_lists_total",
+    Kind.COUNTER,
+    "Complete lists read by resource: the first one and every relist.",
+    labels=("resource",),
+)
+REFLECTOR_OBJECTS = Metric(
+    "gpudra_reflector_objects",
+    Kind.GAUGE,
+    "Objects held in memory by resource.",
+    labels=("resource",),
+)
+SLICE_DROPPED_FIELDS = Metric(
+    "gpudra_resourceslice_dropped_fields",
+    Kind.GAUGE,
+    "Fields that the API server did not keep in the published slices.",
+)
+SLICE_SYNCS = Metric(
+    "gpudra_resourceslice_syncs_total",
+    Kind.COUNTER,
+    "Comparisons of a pool with the API by outcome (unchanged, changed, error).",
+    labels=("outcome",),
+)
+SLICE_WRITES = Metric(
+    "gpudra_resourceslice_writes_total",
+    Kind.COUNTER,
+    "Writes of ResourceSlices by verb (create, update, delete) and outcome (ok, error).",
+    labels=("verb", "outcome"),
+)
+UNPREPARE_SECONDS = Metric(
+    "gpudra_unprepare_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time to unprepare one claim by outcome (ok, again, refused, failed), measured in the agent.",
+    _AGENT,
+    labels=("outcome",),
+    buckets=_CLAIM_BUCKETS,
+)
+
+TABLE: tuple[Metric, ...] = (
+    API_SECONDS,
+    API_REQUESTS,
+    BUILD_INFO,
+    CHECKPOINT_SECONDS,
+    IN_FLIGHT,
+    DEVICES,
+    FABRIC_CONTRADICTIONS,
+    KUBELET_REGISTERED,
+    LEADER,
+    PREPARE_SECONDS,
+    PREPARED_CLAIMS,
+    PREPARED_DEVICES,
+    REFLECTOR_ERRORS,
+    REFLECTOR_LISTS,
+    REFLECTOR_OBJECTS,
+    SLICE_DROPPED_FIELDS,
+    SLICE_SYNCS,
+    SLICE_WRITES,
+    UNPREPARE_SECONDS,
+)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The metrics of one process.
+
+    Args:
+        component: only the rows of this process are served, so that a scrape never shows a
+            number that nobody updates.
+        version: value of the label of `BUILD_INFO`; no such series when empty.
+        process: whether CPU, memory and file descriptors of the process are served too.
+    """
+
+    def __init__(self, component: Component, *, version: str = "", process: bool = True) -> None:
+        # A second series per counter with its creation time: nobody asked for it.
+        disable_created_metrics()
+        self._registry = CollectorRegistry(auto_describe=True)
+        self._series = {
+            metric.name: _collector(metric, self._registry)
+            for metric in TABLE
+            if component in metric.components
+        }
+        if process:
+            ProcessCollector(registry=self._registry)
+        if version:
+            self.set(BUILD_INFO, 1, version=version)
+
+    def inc(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+        """Add to a counter or a gauge."""
+        series = self._labelled(metric, labels)
+        assert isinstance(series, Counter | Gauge), f"{metric.name} is a {metric.kind}"
+        series.inc(amount)
+
+    def set(self, metric: Metric, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        series = self._labelled(metric, labels)
+        assert isinstance(series, Gauge), f"{metric.name} is a {metric.kind}"
+        series.set(value)
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Add one observation, in seconds, to a histogram."""
+        series = self._labelled(metric, labels)
+        assert isinstance(series, Histogram), f"{metric.name} is a {metric.kind}"
+        series.observe(value)
+
+    @contextmanager
+    def track(self, metric: Metric, **labels: str) -> Iterator[None]:
+        """A gauge is one higher while the block runs."""
+        self.inc(metric, 1, **labels)
+        try:
+            yield
+        finally:
+            self.inc(metric, -1, **labels)
+
+    def clear(self, metric: Metric) -> None:
+        """Forget all label sets of a gauge, before it is written anew."""
+        self._series[metric.name].clear()
+
+    def render(self) -> tuple[bytes, str]:
+        """The exposition text and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE
+
+    def _labelled(self, metric: Metric, labels: dict[str, str]) -> Counter | Gauge | Histogram:
+        try:
+            series = self._series[metric.name]
+        except KeyError:
+            raise ValueError(f"{metric.name} does not belong to this process") from None
+        return series.labels(**labels) if metric.labels else series
+
+
+def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    if metric.kind is Kind.COUNTER:
+        return Counter(metric.name, metric.help, metric.labels, registry=registry)
+    if metric.kind is Kind.GAUGE:
+        return Gauge(metric.name, metric.help, metric.labels, registry=registry)
+    return Histogram(
+        metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry
+    )
