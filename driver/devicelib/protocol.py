@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the node agent asks of hardware. One backend per vendor or kind; all calls block.
+
+A backend is a DeviceLib. What not every backend can do is grouped: ``partitions``, ``tuning``,
+``health`` and ``usage`` are None where a backend has no such thing, so the type checker makes the
+caller think of it. The agent calls from worker threads; calls for different cards may run at the
+same time, calls for one card never do (the agent holds a lock per card). ``HealthLib.wait`` runs
+beside everything else.
+
+Cards are named by ``Gpu.key``. Every method raises HardwareError where the library fails
+(retryable), DeviceGoneError where that card does not answer, and InputError for a key that the
+backend never reported.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from gpudra.driver.core.edits import ContainerEdits
+from gpudra.driver.core.inventory import Inventory, MigInstance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether the node's driver can be used now.
+
+    Attributes:
+        ready: publish only when true.
+        reason: CamelCase, for the node condition: ``DriverReady``, ``DriverMissing``, …
+        message: for people.
+        driver_root: folder under which the driver's files lie, ``/`` or ``/run/nvidia/driver``.
+    """
+
+    ready: bool
+    reason: str
+    message: str = ""
+    driver_root: str = "/"
+
+
+class ComputeMode(StrEnum):
+    """Who may make contexts on a card (``nvmlComputeMode_t``)."""
+
+    DEFAULT = "default"
+    EXCLUSIVE_PROCESS = "exclusiveProcess"
+    PROHIBITED = "prohibited"
+
+
+class TimeSlice(StrEnum):
+    """Length of a time slice (``nvidia-smi compute-policy --set-timeslice`` 0 to 3)."""
+
+    DEFAULT = "default"
+    SHORT = "short"
+    MEDIUM = "medium"
+    LONG = "long"
+
+
+class HealthKind(StrEnum):
+    """What a health event tells."""
+
+    XID = "xid"
+    ECC_UNCORRECTED = "eccUncorrected"
+    LOST = "lost"
+    RECOVERED = "recovered"
+    UNMONITORED = "unmonitored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthEvent:
+    """Something happened to a card, or to one MIG instance of it.
+
+    Attributes:
+        gpu: key of the card; None means that the event could not be tied to one (all of them).
+        kind: what it is. RECOVERED ends the cause ``xid`` names, or every cause without one.
+        xid: number, for XID and RECOVERED.
+        gpu_instance_id: for MIG.
+        message: for people.
+    """
+
+    gpu: str | None
+    kind: HealthKind
+    xid: int | None = None
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process on a card. ``memory_bytes`` is None where the driver does not tell."""
+
+    pid: int
+    memory_bytes: int | None = None
+    gpu_instance_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUsage:
+    """How busy a card is now; each reading is optional."""
+
+    memory_used_bytes: int | None = None
+    gpu_percent: int | None = None
+    memory_percent: int | None = None
+    power_milliwatts: int | None = None
+    temperature_celsius: int | None = None
+
+
+class PartitionLib(Protocol):
+    """MIG."""
+
+    def set_mig_mode(self, gpu: str, *, enabled: bool) -> bool:
+        """Switches MIG. False: the switch is pending and takes a reset of the card."""
+        ...
+
+    def mig_instances(self, gpu: str) -> tuple[MigInstance, ...]:
+        """What exists now, whoever made it."""
+        ...
+
+    def create_mig_instance(self, gpu: str, profile_id: int, start: int) -> MigInstance:
+        """A GPU instance at exactly this place, with one compute instance that fills it.
+
+        Raises:
+            HardwareError: the place is taken or no engines are left.
+        """
+        ...
+
+    def destroy_mig_instance(self, gpu: str, gpu_instance_id: int) -> None:
+        """Takes the instance away; nothing happens if it is gone already.
+
+        Raises:
+            HardwareError: somebody uses it.
+        """
+        ...
+
+    def mig_edits(self, gpu: str, instance: MigInstance) -> ContainerEdits:
+        """What a container needs for this instance, the parent card's nodes included."""
+        ...
+
+
+class TuningLib(Protocol):
+    """Settings that sharing needs."""
+
+    def compute_mode(self, gpu: str) -> ComputeMode:
+        """The mode now."""
+        ...
+
+    def set_compute_mode(self, gpu: str, mode: ComputeMode) -> None:
+        """Sets it."""
+        ...
+
+    def set_time_slice(self, gpus: Sequence[str], length: TimeSlice) -> None:
+        """Sets the length of a time slice on these cards."""
+        ...
+
+
+class HealthLib(Protocol):
+    """Health events."""
+
+    def wait(self, timeout_seconds: float) -> tuple[HealthEvent, ...]:
+        """Events since the last call, in order; empty after ``timeout_seconds`` without any.
+
+        Returns early with nothing once the backend is closed.
+        """
+        ...
+
+
+class UsageLib(Protocol):
+    """Who uses a card, and how much."""
+
+    def usage(self, gpu: str) -> GpuUsage:
+        """Readings now."""
+        ...
+
+    def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
+        """Compute processes on the card, ascending by pid."""
+        ...
+
+
+class DeviceLib(Protocol):
+    """A backend."""
+
+    @property
+    def name(self) -> str:
+        """``nvml``, ``simulated``, ``declared``, …: for logs."""
+        ...
+
+    @property
+    def partitions(self) -> PartitionLib | None:
+        """MIG, where the backend has it."""
+        ...
+
+    @property
+    def tuning(self) -> TuningLib | None:
+        """Compute mode and time slices, where the backend has them."""
+        ...
+
+    @property
+    def health(self) -> HealthLib | None:
+        """Events, where the backend has them."""
+        ...
+
+    @property
+    def usage(self) -> UsageLib | None:
+        """Usage, where the backend has it."""
+        ...
+
+    def readiness(self) -> Readiness:
+        """Whether the driver is there and passes its self-test. Never raises."""
+        ...
+
+    def discover(self) -> Inventory:
+        """Everything, read anew. One bad reading or card never costs another.
+
+        Raises:
+            HardwareError: the library as a whole does not answer: nothing is known, which is not
+                the same as no cards.
+        """
+        ...
+
+    def common_edits(self) -> ContainerEdits:
+        """What every container with a device of this backend needs (control nodes, libraries)."""
+        ...
+
+    def gpu_edits(self, gpu: str) -> ContainerEdits:
+        """What a container needs for this whole card, beside ``common_edits``."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the library; ``health.wait`` returns. May be called twice."""
+        ...
