@@ -208,7 +208,7 @@ class Gpu:
         index: place in the driver's list at this moment; not an identity.
         minor: number of ``/dev/nvidia<minor>``.
         driver_version: text as the driver gives it, ``595.58.03``.
-        cuda_version: 1000 × major + 10 × minor, as NVML packs it.
+        cuda_version: 1000 * major + 10 * minor, as NVML packs it.
         compute_capability: (9, 0).
         memory_bytes: None where the driver does not tell (unified memory).
         unified_memory: the card shares the host's memory and has none of its own.

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From cards to devices that claims can get, with their names and their order.
+
+The order is policy for the stock scheduler, which takes the first device that fits. It depends on
+the inventory and the policy only, never on what is allocated, so that unchanged hardware means
+unchanged slices.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpudra.api.errors import InputError
+from gpudra.api.names import check_dns_label
+from gpudra.driver.core.inventory import Gpu, Inventory, MigInstance, MigProfile, Placement
+from gpudra.driver.core.topology import Topology, pcie_switch
+
+_UUID_PREFIX = re.compile(r"[A-Za-z]+-")
+_NOT_HEX = re.compile(r"[^0-9a-f]")
+
+
+class DeviceKind(StrEnum):
+    """The forms in which a card is offered; the value is that of the attribute ``type``."""
+
+    WHOLE = "gpu"
+    MIG = "mig"
+    SHARE = "share"
+    MONITOR = "monitor"
+
+
+class DeviceOrder(StrEnum):
+    """Which cards the first-fit scheduler should take first.
+
+    KEEP_SETS takes the worst-connected cards first and finishes one set before it breaks the
+    next, so that good sets stay whole. SPREAD goes round the PCIe switches, for single-GPU work
+    that wants bandwidth to the host.
+    """
+
+    KEEP_SETS = "keep-sets"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishPolicy:
+    """What of a node is published, and how.
+
+    Attributes:
+        order: see DeviceOrder.
+        excluded: keys of cards that are not published at all.
+    """
+
+    order: DeviceOrder = DeviceOrder.KEEP_SETS
+    excluded: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatableDevice:
+    """One device as claims name it, tied to its card.
+
+    Attributes:
+        name: DNS label, unique on the node, the same for ever for the same card.
+        kind: whole card, MIG placement, share or monitor.
+        gpu: the card; for a MIG device its parent.
+        profile: of a MIG device.
+        placement: of a MIG device.
+        instance: of a MIG device that exists already (static).
+    """
+
+    name: str
+    kind: DeviceKind
+    gpu: Gpu
+    profile: MigProfile | None = None
+    placement: Placement | None = None
+    instance: MigInstance | None = None
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """``gpu-<8 hex of the uuid>-<4 hex of its sha256>``; a card without uuid: its declared name.
+
+    Never made of an index or a minor number: those change when a card falls off the bus. The hash
+    keeps two cards apart whose uuids begin alike, without renaming the one that was there first.
+
+    Raises:
+        InputError: the card has neither, or the declared name is no DNS label.
+    """
+    if gpu.uuid is None:
+        if gpu.declared_name is None:
+            raise InputError("has neither a uuid nor a declared name", obj=f"GPU {gpu.key or '?'}")
+        return check_dns_label(gpu.declared_name, "name")
+    digest = hashlib.sha256(gpu.uuid.encode()).hexdigest()
+    digits = _NOT_HEX.sub("", _UUID_PREFIX.sub("", gpu.uuid, count=1).lower())
+    # A uuid of another vendor may hold fewer than eight hex digits.
+    return f"gpu-{(digits + digest[4:])[:8]}-{digest[:4]}"
+
+
+def allocatable_devices(
+    inventory: Inventory, policy: PublishPolicy | None = None
+) -> tuple[AllocatableDevice, ...]:
+    """Everything that the node offers, in published order.
+
+    Raises:
+        InputError: two cards would get one name.
+    """
+    policy = policy or PublishPolicy()
+    devices = tuple(
+        AllocatableDevice(name=gpu_name(gpu), kind=DeviceKind.WHOLE, gpu=gpu)
+        for gpu in ordered_gpus(inventory, policy.order)
+        if gpu.key not in policy.excluded
+    )
+    doubles = [name for name, count in Counter(one.name for one in devices).items() if count > 1]
+    if doubles:
+        raise InputError(
+            "is the name of two cards", obj=f"device {doubles[0]}", hint="declare distinct names"
+        )
+    return devices
+
+
+def ordered_gpus(inventory: Inventory, order: DeviceOrder) -> tuple[Gpu, ...]:
+    """The cards in the order of the policy."""
+    topology = Topology.of(inventory)
+    levels: tuple[Callable[[Gpu], Hashable | None], ...] = (
+        lambda gpu: topology.domains.get(gpu.key),
+        lambda gpu: topology.islands.get(gpu.key),
+        lambda gpu: gpu.numa_node,
+        lambda gpu: gpu.pci.root if gpu.pci else None,
+        pcie_switch,
+        lambda gpu: topology.pairs.get(gpu.key),
+    )
+    gpus = sorted(inventory.gpus, key=_address)
+    sizes = [_sizes(level(gpu) for gpu in gpus) for level in levels]
+    first: dict[tuple[int, Hashable], tuple[str, str]] = {}
+    for gpu in gpus:
+        for number, level in enumerate(levels):
+            first.setdefault((number, level(gpu)), _address(gpu))
+
+    def weight(gpu: Gpu) -> tuple[object, ...]:
+        # Level by level: small sets before large ones, then set by set, so that the cards of one
+        # set lie side by side.
+        return (
+            *(
+                (sizes[number].get(level(gpu), 1), first[number, level(gpu)])
+                for number, level in enumerate(levels)
+            ),
+            _address(gpu),
+        )
+
+    kept = sorted(gpus, key=weight)
+    return tuple(kept) if order is DeviceOrder.KEEP_SETS else _spread(kept)
+
+
+def _spread(gpus: list[Gpu]) -> tuple[Gpu, ...]:
+    """Round robin over PCIe switches (or roots where there is none)."""
+    turns: dict[Hashable, int] = {}
+    keyed = []
+    for place, gpu in enumerate(gpus):
+        bucket = pcie_switch(gpu) or (gpu.pci.root if gpu.pci else None) or gpu.key
+        turn = turns.get(bucket, 0)
+        turns[bucket] = turn + 1
+        keyed.append((turn, place, gpu))
+    return tuple(gpu for _, _, gpu in sorted(keyed, key=lambda entry: entry[:2]))
+
+
+def _sizes(values: Iterable[Hashable | None]) -> Counter[Hashable]:
+    return Counter(value for value in values if value is not None)
+
+
+def _address(gpu: Gpu) -> tuple[str, str]:
+    return (gpu.pci.bus_id if gpu.pci else "", gpu.key)
