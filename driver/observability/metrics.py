@@ -221,7 +221,7 @@ class Metrics:
 
     def __init__(self, component: Component, *, version: str = "", process: bool = True) -> None:
         # A second series per counter with its creation time: nobody asked for it.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call] # the library lacks the hint
         self._registry = CollectorRegistry(auto_describe=True)
         self._series = {
             metric.name: _collector(metric, self._registry)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpudra devices``: every published GPU, what it is and who holds it.
+
+Reads ResourceSlices and ResourceClaims, nothing else: what is shown is what the scheduler goes
+by. With ``--hardware`` it shows what a node with that hardware would publish, without a cluster.
+"""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpudra.api.names import split_qualified_name
+from gpudra.api.resource_v1 import Device, ResourceClaim, ResourceSlice
+from gpudra.controller.ctl import cluster, printers
+
+WIDE = "wide"
+_HEADERS = ("POOL", "DEVICE", "TYPE", "PRODUCT", "MEMORY", "HELD BY", "TAINTS")
+_WIDE_HEADERS = ("NUMA", "PCIE ROOT", "PCIE SWITCH", "NVLINK DOMAIN")
+_STANDARD = "resource.kubernetes.io"
+_GIB = 2**30
+
+DeviceKey = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One claim that has been given a device.
+
+    Attributes:
+        claim: ``namespace/name``.
+        request: the request of the claim that the device answers.
+        admin_access: whether it only looks on, beside other holders.
+        consumers: names of the pods (or pod groups) that may use the claim now.
+    """
+
+    claim: str
+    request: str
+    admin_access: bool
+    consumers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        users = f" ({', '.join(self.consumers)})" if self.consumers else ""
+        return f"{self.claim}{users}{' [admin]' if self.admin_access else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A device with its holders. ``device`` is None when a claim holds what is not published."""
+
+    driver: str
+    pool: str
+    name: str
+    device: Device | None
+    holders: tuple[Holder, ...]
+
+    def attribute(self, name: str) -> object:
+        """Value of an attribute, named with or without the driver's domain; None if absent."""
+        wanted = split_qualified_name(name, self.driver)
+        values = self.device.attributes.items() if self.device else ()
+        for key, value in values:
+            if split_qualified_name(key, self.driver) == wanted:
+                return value
+        return None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See gpudra.controller.ctl.main."""
+    cluster.add_cluster_arguments(parser)
+    parser.add_argument("--driver", default=cluster.DEFAULT_DRIVER, help="name of the DRA driver")
+    parser.add_argument("--node", metavar="NAME", help="only the pool of this node")
+    parser.add_argument(
+        "--hardware",
+        metavar="FILE",
+        help="a Hardware file or the name of a profile, instead of a cluster",
+    )
+    printers.add_output_argument(parser, (printers.TABLE, WIDE, printers.JSON, printers.YAML))
+
+
+def run(args: argparse.Namespace) -> int:
+    """See gpudra.controller.ctl.main."""
+    slices, claims = _from_hardware(args) if args.hardware else _from_cluster(args)
+    views = [
+        view for view in device_views(slices, claims, args.driver) if args.node in (None, view.pool)
+    ]
+    if args.output in (printers.JSON, printers.YAML):
+        printers.print_data({"items": [view_as_data(view) for view in views]}, args.output)
+        return 0
+    wide = args.output == WIDE
+    printers.print_table(
+        _HEADERS + (_WIDE_HEADERS if wide else ()),
+        [_row(view) + (_wide_cells(view) if wide else ()) for view in views],
+        nothing=f"no devices of {args.driver} found",
+    )
+    return 0
+
+
+def device_views(
+    slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim], driver: str
+) -> tuple[DeviceView, ...]:
+    """Every device of the driver's pools in published order, pools by name.
+
+    Only the newest generation of a pool counts, as for the scheduler. A device that a claim holds
+    and no slice lists is shown after the devices of its pool.
+    """
+    held = holders_by_device(claims)
+    published: dict[DeviceKey, Device] = {}
+    for resource_slice in _newest(slices, driver):
+        spec = resource_slice.spec
+        for device in spec.devices:
+            published[spec.driver, spec.pool.name, device.name] = device
+    vanished = sorted(key for key in held if key not in published and key[0] == driver)
+    keys = sorted([*published, *vanished], key=lambda key: key[:2])  # stable: order inside a pool
+    return tuple(
+        DeviceView(*key, device=published.get(key), holders=held.get(key, ())) for key in keys
+    )
+
+
+def holders_by_device(claims: Iterable[ResourceClaim]) -> dict[DeviceKey, tuple[Holder, ...]]:
+    """Which claims hold which device, by (driver, pool, device)."""
+    found: dict[DeviceKey, tuple[Holder, ...]] = {}
+    for claim in sorted(claims, key=lambda claim: claim.key):
+        allocation = claim.status.allocation
+        consumers = tuple(reference.name for reference in claim.status.reserved_for)
+        for result in allocation.devices.results if allocation else ():
+            key = (result.driver, result.pool, result.device)
+            holder = Holder(claim.key, result.request, bool(result.admin_access), consumers)
+            found[key] = (*found.get(key, ()), holder)
+    return found
+
+
+def view_as_data(view: DeviceView) -> dict[str, Any]:
+    """The view in plain types, for ``-o json|yaml``."""
+    return {
+        "driver": view.driver,
+        "pool": view.pool,
+        "device": view.name,
+        "published": view.device is not None,
+        **_device_as_data(view.device),
+        "heldBy": [
+            {
+                "claim": holder.claim,
+                "request": holder.request,
+                "adminAccess": holder.admin_access,
+                "consumers": list(holder.consumers),
+            }
+            for holder in view.holders
+        ],
+    }
+
+
+def _device_as_data(device: Device | None) -> dict[str, Any]:
+    if device is None:
+        return {}
+    raw = device.to_dict()
+    return {key: raw[key] for key in ("attributes", "capacity", "taints") if key in raw}
+
+
+def _newest(slices: Iterable[ResourceSlice], driver: str) -> list[ResourceSlice]:
+    """The slices of each pool's newest generation, by name: the index in it is the order."""
+    mine = sorted(
+        (found for found in slices if found.spec.driver == driver),
+        key=lambda found: found.metadata.name,
+    )
+    newest: dict[str, int] = {}
+    for found in mine:
+        pool = found.spec.pool
+        newest[pool.name] = max(pool.generation, newest.get(pool.name, 0))
+    return [found for found in mine if found.spec.pool.generation == newest[found.spec.pool.name]]
+
+
+def _row(view: DeviceView) -> tuple[object, ...]:
+    taints = view.device.taints if view.device else ()
+    return (
+        view.pool,
+        view.name,
+        view.attribute("type") if view.device else "not published",
+        view.attribute("productName"),
+        _memory(view.device),
+        ", ".join(str(holder) for holder in view.holders),
+        ", ".join(f"{taint.key}:{taint.effect}" for taint in taints),
+    )
+
+
+def _wide_cells(view: DeviceView) -> tuple[object, ...]:
+    return (
+        view.attribute(f"{_STANDARD}/numaNode"),
+        view.attribute(f"{_STANDARD}/pcieRoot"),
+        view.attribute("pcieSwitch"),
+        view.attribute("nvlinkDomain"),
+    )
+
+
+def _memory(device: Device | None) -> str:
+    found = device.capacity.get("memory") if device else None
+    return f"{found.value.value / _GIB:.1f}Gi" if found else ""
+
+
+def _from_cluster(
+    args: argparse.Namespace,
+) -> tuple[list[ResourceSlice], list[ResourceClaim]]:
+    async def question(client: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return (
+            await cluster.list_slices(client, args.driver),
+            await cluster.list_claims(client),
+        )
+
+    slices, claims = cluster.ask(args, question)
+    return (
+        [ResourceSlice.from_dict(raw) for raw in slices],
+        [ResourceClaim.from_dict(raw) for raw in claims],
+    )
+
+
+def _from_hardware(args: argparse.Namespace) -> tuple[Sequence[ResourceSlice], list[ResourceClaim]]:
+    from gpudra.controller.ctl.slices import slices_of_hardware
+
+    return slices_of_hardware(args.hardware, driver=args.driver, node_name=args.node or "node"), []

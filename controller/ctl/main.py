@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``gpudra`` command, also installed as ``kubectl-gpudra``.
+
+Sub-commands are rows of `COMMANDS`; the module of a row is imported when its command is the one
+that was typed, so that ``gpudra --help`` costs no more than Python itself. Every such module has
+``add_arguments(parser)`` and ``run(args) -> int``.
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 3 "no" (the question was answered, and the answer is
+that it cannot be satisfied). What a person or a cluster got wrong arrives as a `GpudraError` and
+ends as one line on stderr; a traceback is a bug of ours.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
+
+from gpudra.api.errors import GpudraError
+
+OK = 0
+ERROR = 1
+USAGE = 2
+UNSATISFIABLE = 3
+# As shells report a process that a signal ended: 128 + SIGINT, 128 + SIGPIPE.
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+class Command(NamedTuple):
+    """One sub-command.
+
+    Attributes:
+        name: the word that people type.
+        module: where it is implemented.
+        help: one line for the list of commands.
+        examples: shown at the end of its own help, without the leading ``gpudra``.
+    """
+
+    name: str
+    module: str
+    help: str
+    examples: tuple[str, ...]
+
+
+class CommandModule(Protocol):
+    """What the module of a command offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and positional arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; the exit code. Raises GpudraError for what the user can understand."""
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "devices",
+        "gpudra.controller.ctl.devices",
+        "show the GPUs of the cluster and who holds them",
+        ("devices", "devices --node node-1 -o yaml", "devices --hardware dgx-h100-8x80"),
+    ),
+    Command(
+        "claims",
+        "gpudra.controller.ctl.claims",
+        "show ResourceClaims, the devices they got and who uses them",
+        ("claims", "claims -n team-a -o json"),
+    ),
+    Command(
+        "explain",
+        "gpudra.controller.ctl.explain",
+        "say why a claim or pod is pending, device by device",
+        ("explain claim/training", "explain pod/training-0 -n team-a"),
+    ),
+    Command(
+        "allocate",
+        "gpudra.controller.ctl.allocate",
+        "answer claims from files alone, as the scheduler would",
+        ("allocate -f objects.yaml --node node-1 -o json",),
+    ),
+    Command(
+        "slices",
+        "gpudra.controller.ctl.slices",
+        "print the ResourceSlices that a node with this hardware would publish",
+        ("slices --hardware dgx-h100-8x80 -o yaml",),
+    ),
+    Command(
+        "simulate",
+        "gpudra.controller.ctl.simulate.cli",
+        "run a workload against a simulated cluster of GPUs",
+        ("simulate --help",),
+    ),
+    Command(
+        "local",
+        "gpudra.controller.ctl.local.cli",
+        "a real Kubernetes on this machine: up, status, down",
+        ("local up", "local up --nodes 2", "local status -o json", "local down"),
+    ),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(words, _program_name())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return code
+
+
+def _run(words: list[str], program: str) -> int:
+    chosen = _chosen(words)
+    module = _load(chosen) if chosen else None
+    parser = build_parser(program, chosen, module)
+    args = parser.parse_args(words)
+    if module is None:
+        parser.print_help()
+        return USAGE
+    try:
+        return module.run(args)
+    except GpudraError as error:
+        print(f"{program}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        return ERROR
+
+
+def build_parser(
+    program: str, chosen: Command | None = None, module: CommandModule | None = None
+) -> argparse.ArgumentParser:
+    """The parser of the whole command line; only the chosen command knows its arguments."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="GPUs on Kubernetes through Dynamic Resource Allocation.",
+        epilog=_epilog(
+            program, [command.examples[0] for command in COMMANDS], "COMMAND --help for more"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name,
+            help=command.help,
+            description=f"{command.help[0].upper()}{command.help[1:]}.",
+            epilog=_epilog(program, command.examples),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if module is not None and command is chosen:
+            module.add_arguments(sub)
+    return parser
+
+
+class _Version(argparse.Action):
+    """``--version``: the metadata of the installed package is read only when asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:  # noqa: A002
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"gpudra {version('gpudra')}")
+        parser.exit(OK)
+
+
+def _chosen(words: Sequence[str]) -> Command | None:
+    """The command that the first word names. Options before it have no values, so it is plain."""
+    for word in words:
+        if not word.startswith("-"):
+            return next((command for command in COMMANDS if command.name == word), None)
+    return None
+
+
+def _load(command: Command) -> CommandModule:
+    return cast("CommandModule", importlib.import_module(command.module))
+
+
+def _program_name() -> str:
+    called = Path(sys.argv[0]).name
+    return "kubectl gpudra" if called == "kubectl-gpudra" else "gpudra"
+
+
+def _epilog(program: str, examples: Sequence[str], note: str = "") -> str:
+    lines = ["examples:", *(f"  {program} {example}" for example in examples)]
+    if note:
+        lines += ["", f"{program} {note}"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the sub-commands print: tables for people, JSON and YAML for programs.
+
+Kubernetes objects in ``-o json|yaml`` are always one ``List`` with ``items``, also when there is
+one or none, so that a program needs no case distinction. Called by the modules of
+``controller.ctl``.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+TABLE = "table"
+JSON = "json"
+YAML = "yaml"
+# Columns are parted by as much as kubectl parts them.
+_GAP = "   "
+_NOTHING = "-"
+
+
+def add_output_argument(
+    parser: argparse.ArgumentParser, choices: Sequence[str] = (TABLE, JSON, YAML)
+) -> None:
+    """``-o``; the first choice is the default."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=choices,
+        default=choices[0],
+        help=f"how to print (default: {choices[0]})",
+    )
+
+
+def format_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Left-aligned columns, as wide as their widest cell; empty cells show a dash.
+
+    The last line ends with a newline; there are no trailing blanks.
+    """
+    cells = [list(headers), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    lines = (
+        _GAP.join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
+    return "\n".join(lines) + "\n"
+
+
+def print_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    nothing: str,
+    out: TextIO | None = None,
+) -> None:
+    """Prints a table, or the sentence ``nothing`` on stderr when there is no row."""
+    if not rows:
+        print(nothing, file=sys.stderr)
+        return
+    print(format_table(headers, rows), end="", file=out or sys.stdout)
+
+
+def print_objects(
+    objects: Sequence[Mapping[str, Any]], output: str, *, out: TextIO | None = None
+) -> None:
+    """Kubernetes objects as one ``List``, in JSON or YAML."""
+    print_data({"apiVersion": "v1", "kind": "List", "items": list(objects)}, output, out=out)
+
+
+def print_data(data: Mapping[str, Any], output: str, *, out: TextIO | None = None) -> None:
+    """Any data of plain types, in JSON or YAML, keys in the given order."""
+    stream = out or sys.stdout
+    if output == JSON:
+        print(json.dumps(data, indent=2, ensure_ascii=False), file=stream)
+        return
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**20)
+    print(text, end="", file=stream)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = "" if value is None else str(value)
+    return text or _NOTHING
