@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to be done for one claim, worked out before anything is done.
+
+Pure. ``plan`` turns an allocation and the node's devices into a PreparePlan: the devices to
+answer with, what each of them takes from its card (holds), and the list of steps. A step says,
+before the first one is made, everything that is needed to undo it, so that a process which was
+killed anywhere leaves a record from which the next one can clean up. gpudra.kubelet_plugin
+carries plans out and keeps their parts in its checkpoint, therefore the shapes are JSON shapes
+which keep fields that they do not know.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpudra.api.codec import ApiObject, Json, api_type, mapping_field
+from gpudra.api.errors import ClaimError, InputError
+from gpudra.api.resource_v1 import (
+    DeviceAllocationConfiguration,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+)
+from gpudra.driver.core import cdi
+from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
+from gpudra.driver.core.edits import ContainerEdits, merge
+from gpudra.driver.core.inventory import NVIDIA
+
+CDI_FILE = "cdi-file"
+PLANNED = "planned"
+DONE = "done"
+
+
+@api_type
+class Hold(ApiObject):
+    """What a prepared device takes from its card.
+
+    ``card`` is the card's key, ``kind`` a DeviceKind. A MIG device takes ``size`` memory slices
+    from ``start``; whole cards and shares leave both at 0.
+    """
+
+    card: str
+    kind: str
+    device: str = ""
+    start: int = 0
+    size: int = 0
+
+
+@api_type
+class Step(ApiObject):
+    """One thing to do that can be undone.
+
+    ``args`` are fixed before anything is done and suffice to undo; ``outcome`` is what doing it
+    told (the uuid of an instance). ``state``: ``planned`` = perhaps done, ``done`` = done.
+    """
+
+    kind: str
+    args: Mapping[str, Json] = mapping_field()
+    state: str = PLANNED
+    outcome: Mapping[str, Json] = mapping_field()
+
+
+@api_type
+class PreparedDevice(ApiObject):
+    """One device of the answer to the kubelet."""
+
+    requests: tuple[str, ...] = ()
+    pool: str
+    device: str
+    share_id: str | None = None
+    cdi_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimAllocation:
+    """The part of a claim that concerns this driver.
+
+    Attributes:
+        uid: of the claim.
+        namespace: of the claim.
+        name: of the claim.
+        results: allocated devices of this driver, in the claim's order.
+        configs: opaque parameters for this driver, classes before claims.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    results: tuple[DeviceRequestAllocationResult, ...]
+    configs: tuple[DeviceAllocationConfiguration, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How messages name the claim."""
+        return f"claim {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparePlan:
+    """Everything about one claim, before it is acted on.
+
+    Attributes:
+        claim: what it was made from.
+        devices: the answer to the kubelet.
+        holds: what it takes; nothing for admin access.
+        steps: in the order of doing; undone in reverse.
+        parts: allocated device by CDI device name, for ``document``.
+    """
+
+    claim: ClaimAllocation
+    devices: tuple[PreparedDevice, ...]
+    holds: tuple[Hold, ...]
+    steps: tuple[Step, ...]
+    parts: Mapping[str, AllocatableDevice] = field(default_factory=dict)
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """Keys of the cards that are touched, ascending: the order in which locks are taken."""
+        return tuple(sorted({part.gpu.key for part in self.parts.values()}))
+
+
+def allocation_of(claim: ResourceClaim, driver: str) -> ClaimAllocation:
+    """The results and configuration of one driver; those of others are not looked at.
+
+    Raises:
+        ClaimError: the claim is not allocated.
+    """
+    if claim.status.allocation is None:
+        raise ClaimError(
+            "is not allocated",
+            obj=f"claim {claim.key}",
+            hint="the scheduler has to allocate it first",
+        )
+    devices = claim.status.allocation.devices
+    return ClaimAllocation(
+        uid=claim.metadata.uid,
+        namespace=claim.metadata.namespace,
+        name=claim.metadata.name,
+        results=tuple(result for result in devices.results if result.driver == driver),
+        configs=tuple(
+            config for config in devices.config if config.opaque and config.opaque.driver == driver
+        ),
+    )
+
+
+def plan(
+    claim: ClaimAllocation, devices: Mapping[str, AllocatableDevice], *, driver: str, pool: str
+) -> PreparePlan:
+    """Works out what to do for a claim.
+
+    Args:
+        claim: what was allocated.
+        devices: the node's devices by name, as the hardware is now.
+        driver: this driver's name.
+        pool: the pool that this node serves.
+
+    Raises:
+        ClaimError: a device of another pool, one that does not exist (any more), a form that this
+            node cannot prepare, or configuration that does not fit.
+    """
+    parts: dict[str, AllocatableDevice] = {}
+    holds: dict[Hold, None] = {}
+    answers: dict[str, PreparedDevice] = {}
+    for result in claim.results:
+        device = _device_of(claim, result, devices, pool)
+        _check_form(claim, result, device)
+        check_config(claim, result, device)
+        name = cdi.device_name(claim.uid, device.name, result.share_id)
+        parts[name] = device
+        if not result.admin_access:
+            holds[hold_of(device)] = None
+        answers[name] = _answer(driver, name, result, answers.get(name))
+    steps = (Step(kind=CDI_FILE, args={"file": cdi.file_name(driver, claim.uid)}),)
+    return PreparePlan(
+        claim=claim,
+        devices=tuple(answers.values()),
+        holds=tuple(holds),
+        steps=steps if answers else (),
+        parts=parts,
+    )
+
+
+def _device_of(
+    claim: ClaimAllocation,
+    result: DeviceRequestAllocationResult,
+    devices: Mapping[str, AllocatableDevice],
+    pool: str,
+) -> AllocatableDevice:
+    if result.pool != pool:
+        raise ClaimError(
+            f"request {result.request} has device {result.device} of pool {result.pool}, "
+            f"this node serves pool {pool}",
+            obj=claim.label,
+        )
+    found = devices.get(result.device)
+    if found is None:
+        raise ClaimError(
+            f"request {result.request} has device {result.device}, which this node does not have",
+            obj=claim.label,
+            hint="it may have been unplugged or excluded; delete the pod so that the claim is "
+            "allocated anew",
+        )
+    if found.gpu.lost:
+        raise ClaimError(
+            f"device {result.device} ({found.gpu.key}) does not answer any more",
+            obj=claim.label,
+            hint="delete the pod so that the claim is allocated anew",
+        )
+    return found
+
+
+def _check_form(
+    claim: ClaimAllocation, result: DeviceRequestAllocationResult, device: AllocatableDevice
+) -> None:
+    if device.kind is not DeviceKind.WHOLE:
+        raise ClaimError(
+            f"device {result.device} is of type {device.kind}, this version prepares whole GPUs",
+            obj=claim.label,
+        )
+
+
+def _answer(
+    driver: str, name: str, result: DeviceRequestAllocationResult, before: PreparedDevice | None
+) -> PreparedDevice:
+    """Two requests may hold one device (one of them by admin access): one entry names both."""
+    requests = before.requests if before else ()
+    return PreparedDevice(
+        requests=tuple(dict.fromkeys((*requests, result.base_request))),
+        pool=result.pool,
+        device=result.device,
+        share_id=result.share_id,
+        cdi_ids=(cdi.device_id(driver, name),),
+    )
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+
+_KIND_OF_CONFIG = {
+    "GpuConfig": DeviceKind.WHOLE,
+    "MigConfig": DeviceKind.MIG,
+    "ShareConfig": DeviceKind.SHARE,
+}
+
+
+def check_config(
+    claim: ClaimAllocation, result: DeviceRequestAllocationResult, device: AllocatableDevice
+) -> None:
+    """The configuration that decides for one device, checked.
+
+    Precedence: class, then claim; within each what names the request beats what names none; later
+    beats earlier. Configuration without requests applies to the devices of its own type only, so
+    that one claim can configure GPUs and MIG devices; naming a request of another type is an error.
+
+    Raises:
+        ClaimError: invalid parameters, or an isolation that this node does not offer.
+    """
+    if not claim.configs:
+        return
+    # pydantic costs 10 MB and 0.1 s: a node whose claims carry no configuration never loads it.
+    from gpudra.api.config.v1alpha1 import Isolation, decode_user  # noqa: PLC0415
+
+    chosen = None
+    for config in _by_precedence(claim.configs, result):
+        try:
+            decoded = decode_user(config.opaque.parameters if config.opaque else None)
+        except InputError as error:
+            raise ClaimError(
+                f"configuration of request {result.request} is invalid: {error}", obj=claim.label
+            ) from error
+        if _KIND_OF_CONFIG[decoded.kind] is device.kind:
+            chosen = decoded
+        elif config.requests:
+            raise ClaimError(
+                f"{decoded.kind} names request {result.request}, whose device {result.device} is "
+                f"of type {device.kind}",
+                obj=claim.label,
+            )
+    isolation = chosen.sharing.isolation if chosen else None
+    if isolation not in (None, Isolation.NONE):
+        raise ClaimError(
+            f"isolation {isolation} of request {result.request} is not available on this node",
+            obj=claim.label,
+            hint="drop sharing.isolation or set it to none",
+        )
+
+
+def _by_precedence(
+    configs: Iterable[DeviceAllocationConfiguration], result: DeviceRequestAllocationResult
+) -> list[DeviceAllocationConfiguration]:
+    """Those that apply to a result, the deciding one last."""
+    names = {result.request, result.base_request}
+    fitting = [one for one in configs if not one.requests or names & set(one.requests)]
+    return sorted(fitting, key=lambda one: (one.source != "FromClass", bool(one.requests)))
+
+
+# --- who holds what -----------------------------------------------------------------------------
+
+
+def hold_of(device: AllocatableDevice) -> Hold:
+    """What a device takes from its card while a claim has it."""
+    place = device.placement
+    return Hold(
+        card=device.gpu.key,
+        kind=device.kind.value,
+        device=device.name,
+        start=place.start if place else 0,
+        size=place.size if place else 0,
+    )
+
+
+def overlap(left: Hold, right: Hold) -> bool:
+    """Whether two holds cannot be had at once.
+
+    Different cards never clash. On one card, MIG devices clash if their memory slices meet and
+    shares stand side by side; every other pair excludes each other, and so does a kind that this
+    version does not know.
+    """
+    if left.card != right.card:
+        return False
+    if left.kind == right.kind == DeviceKind.MIG:
+        return left.start < right.start + right.size and right.start < left.start + left.size
+    return not left.kind == right.kind == DeviceKind.SHARE
+
+
+def holders(
+    wanted: Sequence[Hold], held: Iterable[tuple[str, Sequence[Hold]]]
+) -> tuple[tuple[str, Hold], ...]:
+    """The claims that stand in the way: uid and the hold, in the order given.
+
+    The one place that answers who holds a device.
+    """
+    return tuple(
+        (uid, theirs)
+        for uid, holds in held
+        for theirs in holds
+        if any(overlap(mine, theirs) for mine in wanted)
+    )
+
+
+# --- the CDI document ---------------------------------------------------------------------------
+
+
+def variable_of(device: str) -> str:
+    """``GPUDRA_DEVICE_<NAME>``: one variable per device, since the runtime keeps one per name."""
+    return "GPUDRA_DEVICE_" + device.upper().replace("-", "_")
+
+
+def document(
+    parts: Mapping[str, AllocatableDevice],
+    driver: str,
+    edits: Mapping[str, ContainerEdits],
+    common: ContainerEdits,
+) -> dict[str, Any]:
+    """The CDI document of a claim.
+
+    Args:
+        parts: allocated device by CDI device name, as in the plan.
+        driver: this driver's name.
+        edits: what each card needs, by its key.
+        common: what every device of the node needs; written once per document.
+
+    Raises:
+        InputError: the document would be refused by runtimes.
+    """
+    vendors = {part.gpu.vendor for part in parts.values()}
+    # Keeps NVIDIA's runtime, where it is installed, from adding every card by itself because an
+    # image says NVIDIA_VISIBLE_DEVICES=all. The same value for every device, so merging is safe.
+    void = ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", "void"),) if NVIDIA in vendors else ())
+    found = cdi.CdiDocument(
+        vendor=cdi.vendor_of(driver),
+        class_=cdi.CLASS,
+        devices=tuple(
+            cdi.CdiDevice(
+                name=name,
+                edits=merge(
+                    (
+                        edits.get(part.gpu.key, ContainerEdits()),
+                        ContainerEdits(env=((variable_of(part.name), part.gpu.key),)),
+                    )
+                ),
+            )
+            for name, part in parts.items()
+        ),
+        common=merge((common, void)),
+    )
+    return cdi.to_json(found)
