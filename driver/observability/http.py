@@ -32,7 +32,8 @@ class StatusServer:
 
     Args:
         metrics: what ``/metrics`` shows.
-        host: address to listen on; loopback unless a probe comes from elsewhere.
+        host: address to listen on, empty for every one; loopback unless a probe comes from
+            elsewhere.
         port: TCP port; 0 takes any free one, see `port` after `start`.
     """
 
@@ -67,7 +68,7 @@ class StatusServer:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self.port).start()
+            await web.TCPSite(runner, self._host or None, self.port).start()
         except OSError as error:
             await runner.cleanup()
             raise InputError(

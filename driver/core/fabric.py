@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nodes say about NVLink fabrics and cards, held against each other.
+
+Each agent knows its own node only. Whether the sets that they publish fit together shows only
+from above: the cluster side runs this over all slices. A contradiction is serious, because
+``matchAttribute: nvlinkDomain`` would put a job on cards that do not reach each other, or two
+jobs on one card.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpudra.api.names import split_qualified_name
+from gpudra.api.resource_v1 import Device, ResourceSlice
+
+
+class Reason(StrEnum):
+    """Kinds of contradiction."""
+
+    # One card on two nodes: a cloned machine, or two agents for the same hardware.
+    DUPLICATE_UUID = "duplicate_uuid"
+    # A domain that is not of a multi-node fabric is named after a card, so it has one node.
+    DOMAIN_ON_TWO_NODES = "domain_on_two_nodes"
+    # Cards of one clique name different domains, or cards of one domain different cliques.
+    CLIQUE_MISMATCH = "clique_mismatch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Contradiction:
+    """Nodes that cannot all be right.
+
+    Attributes:
+        reason: the kind.
+        subject: the uuid, domain or clique that it is about.
+        nodes: names of the nodes, sorted.
+    """
+
+    reason: Reason
+    subject: str
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = ", ".join(self.nodes)
+        match self.reason:
+            case Reason.DUPLICATE_UUID:
+                return f"GPU {self.subject} is published by more than one node: {where}"
+            case Reason.DOMAIN_ON_TWO_NODES:
+                return (
+                    f"NVLink domain {self.subject} is local to a node "
+                    f"but published by more than one: {where}"
+                )
+            case Reason.CLIQUE_MISMATCH:
+                return f"nodes disagree about the NVLink domain of {self.subject}: {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """What one device says about its card."""
+
+    node: str
+    uuid: str
+    domain: str
+    clique: str
+
+
+def contradictions(slices: Iterable[ResourceSlice], driver: str) -> tuple[Contradiction, ...]:
+    """All contradictions between the nodes' slices of a driver, sorted.
+
+    Slices that belong to no single node say nothing about a node and are left out.
+    """
+    cards = [
+        _card(device, found.spec.node_name, driver)
+        for found in slices
+        if found.spec.driver == driver and found.spec.node_name
+        for device in found.spec.devices
+    ]
+    return tuple(sorted([*_duplicates(cards), *_local_domains(cards), *_cliques(cards)]))
+
+
+def _card(device: Device, node: str, driver: str) -> _Card:
+    values = {
+        name: value
+        for key, value in device.attributes.items()
+        for domain, name in [split_qualified_name(key, driver)]
+        if domain == driver
+    }
+    cluster, clique = values.get("fabricCluster"), values.get("fabricClique")
+    has_fabric = cluster is not None and clique is not None
+    return _Card(
+        node=node,
+        uuid=str(values.get("uuid") or ""),
+        domain=str(values.get("nvlinkDomain") or ""),
+        clique=f"{cluster}.{clique}" if has_fabric else "",
+    )
+
+
+def _duplicates(cards: Iterable[_Card]) -> list[Contradiction]:
+    nodes = _nodes_by((card.uuid, card.node) for card in cards if card.uuid)
+    return [
+        Contradiction(reason=Reason.DUPLICATE_UUID, subject=uuid, nodes=tuple(sorted(found)))
+        for uuid, found in nodes.items()
+        if len(found) > 1
+    ]
+
+
+def _local_domains(cards: Iterable[_Card]) -> list[Contradiction]:
+    local = _nodes_by((card.domain, card.node) for card in cards if card.domain and not card.clique)
+    return [
+        Contradiction(reason=Reason.DOMAIN_ON_TWO_NODES, subject=domain, nodes=tuple(sorted(found)))
+        for domain, found in local.items()
+        if len(found) > 1
+    ]
+
+
+def _cliques(cards: Iterable[_Card]) -> list[Contradiction]:
+    fabric = [card for card in cards if card.clique]
+    found = []
+    for subject, other in (("clique", "domain"), ("domain", "clique")):
+        said: defaultdict[str, set[str]] = defaultdict(set)
+        for card in fabric:
+            said[getattr(card, subject)].add(getattr(card, other))
+        nodes = _nodes_by((getattr(card, subject), card.node) for card in fabric)
+        found += [
+            Contradiction(
+                reason=Reason.CLIQUE_MISMATCH,
+                subject=f"{subject} {name or '(none)'}",
+                nodes=tuple(sorted(nodes[name])),
+            )
+            for name, values in said.items()
+            if len(values) > 1
+        ]
+    return found
+
+
+def _nodes_by(pairs: Iterable[tuple[str, str]]) -> Mapping[str, set[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for key, node in pairs:
+        found[key].add(node)
+    return found
