@@ -20,6 +20,7 @@ from gpudra.driver.core.topology import Topology, pcie_switch
 
 _UUID_PREFIX = re.compile(r"[A-Za-z]+-")
 _NOT_HEX = re.compile(r"[^0-9a-f]")
+_NOT_NAME = re.compile(r"[^0-9a-z]+")
 
 
 class DeviceKind(StrEnum):
@@ -82,14 +83,19 @@ def gpu_name(gpu: Gpu) -> str:
 
     Never made of an index or a minor number: those change when a card falls off the bus. The hash
     keeps two cards apart whose uuids begin alike, without renaming the one that was there first.
+    A card that tells no uuid and was not declared goes by its PCI address.
 
     Raises:
-        InputError: the card has neither, or the declared name is no DNS label.
+        InputError: nothing names the card, or the declared name is no DNS label.
     """
     if gpu.uuid is None:
-        if gpu.declared_name is None:
-            raise InputError("has neither a uuid nor a declared name", obj=f"GPU {gpu.key or '?'}")
-        return check_dns_label(gpu.declared_name, "name")
+        if gpu.declared_name is not None:
+            return check_dns_label(gpu.declared_name, "name")
+        if gpu.pci is None:
+            raise InputError(
+                "tells neither a uuid nor a PCI address", hint="declare it with a name"
+            )
+        return check_dns_label(f"gpu-pci-{_NOT_NAME.sub('-', gpu.pci.bus_id.lower())}", "pci")
     digest = hashlib.sha256(gpu.uuid.encode()).hexdigest()
     digits = _NOT_HEX.sub("", _UUID_PREFIX.sub("", gpu.uuid, count=1).lower())
     # A uuid of another vendor may hold fewer than eight hex digits.
@@ -99,23 +105,42 @@ def gpu_name(gpu: Gpu) -> str:
 def allocatable_devices(
     inventory: Inventory, policy: PublishPolicy | None = None
 ) -> tuple[AllocatableDevice, ...]:
-    """Everything that the node offers, in published order.
+    """Everything that the node offers, in published order, each name once."""
+    return _allocatable(inventory, policy or PublishPolicy())[0]
 
-    Raises:
-        InputError: two cards would get one name.
-    """
-    policy = policy or PublishPolicy()
-    devices = tuple(
-        AllocatableDevice(name=gpu_name(gpu), kind=DeviceKind.WHOLE, gpu=gpu)
-        for gpu in ordered_gpus(inventory, policy.order)
-        if gpu.key not in policy.excluded
-    )
-    doubles = [name for name, count in Counter(one.name for one in devices).items() if count > 1]
-    if doubles:
-        raise InputError(
-            "is the name of two cards", obj=f"device {doubles[0]}", hint="declare distinct names"
-        )
-    return devices
+
+def naming_problems(
+    inventory: Inventory, policy: PublishPolicy | None = None
+) -> tuple[InputError, ...]:
+    """The cards that are left out since nothing names them, or another has the name already."""
+    return _allocatable(inventory, policy or PublishPolicy())[1]
+
+
+def _allocatable(
+    inventory: Inventory, policy: PublishPolicy
+) -> tuple[tuple[AllocatableDevice, ...], tuple[InputError, ...]]:
+    devices: dict[str, AllocatableDevice] = {}
+    problems: list[InputError] = []
+    for gpu in ordered_gpus(inventory, policy.order):
+        if gpu.key in policy.excluded:
+            continue
+        obj = f"GPU {gpu.key or gpu.index}"
+        try:
+            name = gpu_name(gpu)
+        except InputError as error:
+            problems.append(error.within(obj=obj))
+            continue
+        if name in devices:
+            problems.append(
+                InputError(
+                    f"another card is device {name} already",
+                    obj=obj,
+                    hint="declare distinct names",
+                )
+            )
+            continue
+        devices[name] = AllocatableDevice(name=name, kind=DeviceKind.WHOLE, gpu=gpu)
+    return tuple(devices.values()), tuple(problems)
 
 
 def ordered_gpus(inventory: Inventory, order: DeviceOrder) -> tuple[Gpu, ...]:

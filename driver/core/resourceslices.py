@@ -9,7 +9,7 @@ the slices of a pool in the order of their names and takes the first device that
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from gpudra.api.errors import InputError
@@ -34,6 +34,7 @@ from gpudra.driver.core.allocatable import (
     AllocatableDevice,
     PublishPolicy,
     allocatable_devices,
+    naming_problems,
 )
 from gpudra.driver.core.attributes import device_attributes, device_capacity
 from gpudra.driver.core.inventory import Inventory
@@ -88,13 +89,15 @@ class DesiredPool:
         node_name: the one node that reaches the devices; empty for a pool of a fabric.
         node_selector: for pools that several nodes reach.
         slices: at least one, so that an empty pool shows that the driver runs.
+        problems: cards that were left out, and why, for the log and for people.
     """
 
     driver: str
     name: str
     node_name: str = ""
     node_selector: NodeSelector | None = None
-    slices: tuple[DesiredSlice, ...] = field(default=())
+    slices: tuple[DesiredSlice, ...] = ()
+    problems: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -114,7 +117,7 @@ def build_pool(
     """The pool of a node.
 
     A device with a taint that forbids new allocations is left out where the server does not keep
-    taints.
+    taints. A card that breaks a limit is left out and listed in ``problems``; the others stay.
 
     Args:
         inventory: what the hardware said.
@@ -125,18 +128,25 @@ def build_pool(
         taints: further taints, by name of the device. Names that are not published are ignored.
 
     Raises:
-        InputError: a name or limit of the API would be broken; the error names device and field.
+        InputError: the name of the node or of the driver is not one.
     """
     topology = Topology.of(inventory)
+    problems = [str(error) for error in naming_problems(inventory, policy)]
     groups: dict[str, list[Device]] = {}
     for device in allocatable_devices(inventory, policy):
         marks = (*inventory_taints(device.gpu, driver), *taints.get(device.name, ()))
         made = _device(device, topology, marks, features)
+        try:
+            check_devices([made] if made else [])
+        except InputError as error:
+            problems.append(str(error))
+            continue
         if made is not None:
             groups.setdefault(device.gpu.key, []).append(made)
-    return cut_pool(
+    pool = cut_pool(
         driver=driver, pool=node_name, node_name=node_name, groups=list(groups.values())
     )
+    return dataclasses.replace(pool, problems=tuple(problems))
 
 
 def _device(

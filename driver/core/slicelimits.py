@@ -7,7 +7,7 @@ too late and takes the whole pool down. Source: ``k8s.io/api/resource/v1/types.g
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpudra.api import names
 from gpudra.api.attributes import AttributeValue
@@ -36,8 +36,7 @@ def check_devices(devices: Iterable[Device]) -> None:
     for device in devices:
         try:
             check_device(device)
-            if device.name in seen:
-                raise InputError("comes twice in the pool", field="name")
+            _once(device.name in seen)
         except InputError as error:
             raise error.within(obj=f"device {device.name}") from error
         seen.add(device.name)
@@ -65,7 +64,7 @@ def check_device(device: Device) -> None:
         _check_taint(taint, f"taints[{index}]")
 
 
-def check_counter_sets(sets: Iterable[CounterSet]) -> None:
+def check_counter_sets(sets: Sequence[CounterSet]) -> None:
     """Checks the counter sets of a pool.
 
     Raises:
@@ -74,17 +73,25 @@ def check_counter_sets(sets: Iterable[CounterSet]) -> None:
     counts = Counter(one.name for one in sets)
     for one in sets:
         try:
-            names.check_dns_label(one.name, "name")
-            if counts[one.name] > 1:
-                raise InputError("comes twice in the pool", field="name")
-            if not one.counters:
-                # The API server refuses such a set, and with it the pool.
-                raise InputError("has no counters", field="counters")
-            _at_most(len(one.counters), names.MAX_COUNTERS_PER_SET, "counters", "counters")
-            for name in one.counters:
-                names.check_dns_label(name, f"counters[{name}]")
+            _once(counts[one.name] > 1)
+            _check_counter_set(one)
         except InputError as error:
             raise error.within(obj=f"counter set {one.name}") from error
+
+
+def _check_counter_set(one: CounterSet) -> None:
+    names.check_dns_label(one.name, "name")
+    if not one.counters:
+        # The API server refuses such a set, and with it the pool.
+        raise InputError("has no counters", field="counters")
+    _at_most(len(one.counters), names.MAX_COUNTERS_PER_SET, "counters", "counters")
+    for name in one.counters:
+        names.check_dns_label(name, f"counters[{name}]")
+
+
+def _once(again: bool) -> None:
+    if again:
+        raise InputError("comes twice in the pool", field="name")
 
 
 def _check_attribute(name: str, value: AttributeValue) -> None:
