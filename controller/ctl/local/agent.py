@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our kubelet plugin on the nodes of the local cluster: account, token, process; used by ``up``.
+
+The plugin runs as a plain process of this machine, never imported. It gets no more rights than
+on any cluster: a service account with the least role, and a token bound to its node. The API
+server puts the node's name into the identity of such a token, which the admission policy in
+``deploy/manifests/rbac.yaml`` compares with the slice that is written.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpudra.api.errors import GpudraError
+from gpudra.controller.ctl.local.apiclient import ApiClient, is_healthy
+from gpudra.controller.ctl.local.certs import kubeconfig
+from gpudra.controller.ctl.local.components import LOOPBACK, ControlPlane
+from gpudra.controller.ctl.local.layout import checkout_dir
+from gpudra.controller.ctl.local.process import Component
+from gpudra.controller.ctl.local.state import NodeState, write_atomic
+
+DEFAULT_HARDWARE = "dgx-h100-8x80"
+NAMESPACE = "gpudra-system"
+SERVICE_ACCOUNT = "gpudra-kubelet-plugin"
+SCRIPT = "gpudra-kubelet-plugin"
+TOKEN_SECONDS = 30 * 24 * 3600
+"""Tokens outlive any sitting with the cluster, and every ``up`` issues new ones."""
+
+SOURCE_FOLDERS = ("api", "driver", "kubelet_plugin", "controller/resourceslices")
+
+_COLLECTIONS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+
+
+class AgentError(GpudraError):
+    """The kubelet plugin cannot be started."""
+
+
+def manifest_file() -> Path:
+    """Namespace, account, role and admission policy of the plugin."""
+    return checkout_dir() / "deploy" / "manifests" / "rbac.yaml"
+
+
+def object_path(document: dict[str, Any]) -> str:
+    """API path of an object of the manifest.
+
+    Raises:
+        KeyError: a kind that the manifest is not meant to have.
+    """
+    metadata = document["metadata"]
+    collection = _COLLECTIONS[document["kind"]].format(namespace=metadata.get("namespace", ""))
+    return f"{collection}/{metadata['name']}"
+
+
+def apply_manifest(client: ApiClient) -> None:
+    """Create or update the objects of `manifest_file`."""
+    for document in yaml.safe_load_all(manifest_file().read_text()):
+        client.apply(object_path(document), document)
+
+
+def node_token(client: ApiClient, node: str, seconds: int = TOKEN_SECONDS) -> str:
+    """A token of the plugin's account that is good only as long as the node's object lives."""
+    uid = client.request("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+    bound = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": seconds, "boundObjectRef": bound},
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}/token"
+    return str(client.request("POST", path, body)["status"]["token"])
+
+
+def script_path() -> Path:
+    """The plugin's command, beside the Python that runs this."""
+    return Path(sys.executable).with_name(SCRIPT)
+
+
+def check_script() -> None:
+    """Find out whether the plugin can be run at all, with a message that helps.
+
+    Raises:
+        AgentError: it is not installed, or does not even tell its version.
+    """
+    script = script_path()
+    if not script.is_file():
+        raise AgentError(
+            "is not installed",
+            obj=str(script),
+            hint="pip install -e . in the checkout, or give --no-agent",
+        )
+    result = subprocess.run([script, "--version"], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise AgentError(
+            f"does not run:\n{(result.stderr or result.stdout).strip()[-1500:]}",
+            obj=str(script),
+            hint="give --no-agent to start without it",
+        )
+
+
+def newest_source(root: Path, folders: Sequence[str] = SOURCE_FOLDERS) -> float:
+    """When the plugin's source was changed last, in seconds since the epoch."""
+    files = (
+        Path(parent) / name
+        for folder in folders
+        for parent, _, names in os.walk(root / folder)
+        for name in names
+    )
+    return max(
+        (file.stat().st_mtime for file in files if file.suffix in {".py", ".yaml"}), default=0.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The plugin of one node; ``hardware`` is a profile's name or a file."""
+
+    node: NodeState
+    hardware: str
+
+    @property
+    def name(self) -> str:
+        """Component name."""
+        return f"agent-{self.node.name}"
+
+    @property
+    def endpoint(self) -> str:
+        """Where it serves health and metrics."""
+        return f"{LOOPBACK}:{self.node.agent_port}"
+
+    def prepare(self, plane: ControlPlane) -> Path:
+        """Issue a new token and write the kubeconfig that points to it."""
+        directory = Path(self.node.agent_dir)
+        token_file = directory / "token"
+        write_atomic(token_file, node_token(plane.client, self.node.name))
+        config = directory / "kubeconfig"
+        write_atomic(
+            config,
+            kubeconfig(plane.state.server, plane.authority.ca.cert, {"tokenFile": str(token_file)}),
+        )
+        return config
+
+    def component(self, config: Path) -> Component:
+        """Its process. A changed source file restarts it, a new token does not."""
+        argv = [
+            str(script_path()),
+            f"--node-name={self.node.name}",
+            f"--kubeconfig={config}",
+            f"--kubelet-root={self.node.kubelet_root}",
+            f"--cdi-dir={self.node.cdi_dir}",
+            f"--state-dir={Path(self.node.agent_dir) / 'state'}",
+            "--device-lib=simulated",
+            f"--hardware={self.hardware}",
+            f"--http-endpoint={self.endpoint}",
+        ]
+        url = f"http://{self.endpoint}/readyz"
+        return Component(
+            self.name,
+            argv,
+            lambda: is_healthy(url),
+            stop_timeout=20,
+            config_files=[self.source_mark(), config],
+        )
+
+    def source_mark(self) -> Path:
+        """A file that is as old as the newest source file."""
+        mark = Path(self.node.agent_dir) / "source"
+        mark.touch()
+        newest = newest_source(checkout_dir())
+        os.utime(mark, (newest, newest))
+        return mark
+
+
+def token_identity(token: str) -> dict[str, Any]:
+    """The claims inside a service account token, unverified; for messages and tests."""
+    import base64
+
+    payload = token.split(".")[1]
+    claims: dict[str, Any] = json.loads(
+        base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+    )
+    return claims
