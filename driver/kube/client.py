@@ -22,6 +22,7 @@ from gpudra.driver.kube.kubeconfig import (
     default_paths,
     load_in_cluster,
     load_kubeconfig,
+    load_kubeconfig_document,
 )
 from gpudra.driver.kube.resources import Obj, Resource, describe
 from gpudra.driver.kube.transport import Call, ClientOptions, Transport
@@ -77,6 +78,18 @@ class KubeClient:
         options = options or ClientOptions()
         paths = [_expanded(path)] if path else default_paths(os.environ)
         return cls(await load_kubeconfig(paths, context, options.clock), options)
+
+    @classmethod
+    async def from_document(
+        cls, document: Obj, context: str | None = None, *, options: ClientOptions | None = None
+    ) -> Self:
+        """Client for a kubeconfig that is in memory; relative paths start in the working folder.
+
+        Raises:
+            InputError: the document cannot be used.
+        """
+        options = options or ClientOptions()
+        return cls(load_kubeconfig_document(document, context, options.clock), options)
 
     @classmethod
     async def in_cluster(cls, *, options: ClientOptions | None = None) -> Self:

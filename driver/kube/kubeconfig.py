@@ -12,6 +12,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,27 +49,53 @@ async def load_kubeconfig(paths: Sequence[Path], context: str | None, clock: Clo
         InputError: a file is unreadable, or a named context, cluster or user is missing.
     """
     config = _Merged.read(paths)
+    name, cluster, user = _select(config, context)
+    if "exec" in user.body or "auth-provider" in user.body:
+        return await _with_provider(paths, name, user.body, cluster.body, config, clock)
+    return _plain(config, cluster, user, clock)
+
+
+def load_kubeconfig_document(document: _Node, context: str | None, clock: Clock) -> Connection:
+    """The same for a kubeconfig in memory, whose user needs no exec plugin or auth provider.
+
+    Raises:
+        InputError: the document cannot be used.
+    """
+    config = _Merged("kubeconfig")
+    config.add(document, Path())
+    _, cluster, user = _select(config, context)
+    if "exec" in user.body or "auth-provider" in user.body:
+        raise InputError("exec and auth-provider need a kubeconfig file", field="user")
+    return _plain(config, cluster, user, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A cluster or a user, and the folder in which its relative paths start."""
+
+    body: _Node
+    folder: Path
+
+
+def _select(config: "_Merged", context: str | None) -> tuple[str, _Section, _Section]:
     name = context or config.current_context
     if not name:
         raise InputError("no current-context", file=config.names, hint="name a context")
-    entry = config.named("contexts", name, "context")
+    entry = config.named("contexts", name, "context").body
     cluster = config.named("clusters", str(entry.get("cluster") or ""), "cluster")
     user_name = str(entry.get("user") or "")
-    user = config.named("users", user_name, "user") if user_name else {}
-    if "exec" in user or "auth-provider" in user:
-        return await _with_provider(paths, name, user, cluster, config, clock)
+    user = config.named("users", user_name, "user") if user_name else _Section({}, Path())
+    return name, cluster, user
+
+
+def _plain(config: "_Merged", cluster: _Section, user: _Section, clock: Clock) -> Connection:
     return Connection(
-        server=_server(cluster, config),
-        credentials=_plain_credentials(user, config.folder("users", user_name), clock),
-        ssl_context=_ssl_context(
-            cluster,
-            config.folder("clusters", str(entry.get("cluster"))),
-            user,
-            config.folder("users", user_name),
-        ),
-        server_name=cluster.get("tls-server-name") or None,
-        proxy=cluster.get("proxy-url") or None,
-        headers=_impersonation(user),
+        server=_server(cluster.body, config),
+        credentials=_plain_credentials(user, clock),
+        ssl_context=_ssl_context(cluster, user),
+        server_name=cluster.body.get("tls-server-name") or None,
+        proxy=cluster.body.get("proxy-url") or None,
+        headers=_impersonation(user.body),
     )
 
 
@@ -117,29 +144,24 @@ class _Merged:
         if not found:
             raise InputError("no such file", file=merged.names, hint="give a kubeconfig file")
         for path in found:
-            merged._add(path)
+            merged.add(_read_yaml(path), path.parent)
         return merged
 
-    def named(self, section: str, name: str, inner: str) -> _Node:
+    def named(self, section: str, name: str, inner: str) -> _Section:
         """The ``inner`` mapping of a named entry; InputError when it is not there."""
         found = self._entries.get((section, name))
         if found is None:
             raise InputError(f"there is no {inner} called {name!r}", field=section, file=self.names)
         body = found[0].get(inner)
-        return body if isinstance(body, Mapping) else {}
+        return _Section(body if isinstance(body, Mapping) else {}, found[1])
 
-    def folder(self, section: str, name: str) -> Path:
-        """Folder of the file that defined the entry: relative paths in it start there."""
-        found = self._entries.get((section, name))
-        return found[1].parent if found else Path()
-
-    def _add(self, path: Path) -> None:
-        document = _read_yaml(path)
+    def add(self, document: _Node, folder: Path) -> None:
+        """Take in one more document; what is known already stays."""
         self.current_context = self.current_context or str(document.get("current-context") or "")
         for section in ("clusters", "contexts", "users"):
             for entry in document.get(section) or ():
                 if isinstance(entry, Mapping) and "name" in entry:
-                    self._entries.setdefault((section, str(entry["name"])), (entry, path))
+                    self._entries.setdefault((section, str(entry["name"])), (entry, folder))
 
 
 def _read_yaml(path: Path) -> _Node:
@@ -165,7 +187,8 @@ def _server(cluster: _Node, config: _Merged) -> str:
     return server
 
 
-def _plain_credentials(user: _Node, folder: Path, clock: Clock) -> Credentials:
+def _plain_credentials(section: _Section, clock: Clock) -> Credentials:
+    user, folder = section.body, section.folder
     # tokenFile goes before token, as with client-go, because only the file stays fresh.
     if user.get("tokenFile"):
         return TokenFile(folder / str(user["tokenFile"]), clock)
@@ -181,9 +204,8 @@ def _impersonation(user: _Node) -> dict[str, str]:
     return {"Impersonate-User": str(user["as"])} if user.get("as") else {}
 
 
-def _ssl_context(
-    cluster: _Node, cluster_folder: Path, user: _Node, user_folder: Path
-) -> ssl.SSLContext | None:
+def _ssl_context(cluster_section: _Section, user_section: _Section) -> ssl.SSLContext | None:
+    cluster, user = cluster_section.body, user_section.body
     if not str(cluster.get("server", "")).startswith("https://"):
         return None
     if cluster.get("insecure-skip-tls-verify"):
@@ -191,10 +213,10 @@ def _ssl_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     else:
-        ca = _content(cluster, "certificate-authority", cluster_folder)
+        ca = _content(cluster, "certificate-authority", cluster_section.folder)
         context = _trusting(ca_data=ca.decode() if ca else None)
-    certificate = _content(user, "client-certificate", user_folder)
-    key = _content(user, "client-key", user_folder)
+    certificate = _content(user, "client-certificate", user_section.folder)
+    key = _content(user, "client-key", user_section.folder)
     if certificate and key:
         _load_client_certificate(context, certificate, key)
     return context
