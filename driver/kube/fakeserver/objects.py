@@ -182,6 +182,9 @@ class ObjectStore:
 
     def create(self, resource: Resource, obj: Obj, *, dry_run: bool = False) -> Obj:
         """Create an object. Raises AlreadyExistsError or InvalidError."""
+        return self._create(resource, obj, None, dry_run=dry_run)
+
+    def _create(self, resource: Resource, obj: Obj, owners: Owners | None, *, dry_run: bool) -> Obj:
         kind = self.kinds.get(resource)
         new = clone(obj)
         self._check_type(new, resource)
@@ -200,7 +203,7 @@ class ObjectStore:
         for field in ("resourceVersion", "deletionTimestamp", "managedFields"):
             meta.pop(field, None)
         self._finish(kind, new, None)
-        return self._commit(resource, key, new, None, dry_run=dry_run)
+        return self._commit(resource, key, new, None, dry_run=dry_run, owners=owners)
 
     def update(
         self,
@@ -368,12 +371,7 @@ class ObjectStore:
         known = self._owners.get((resource, key), {})
         new, owners = apply_config(current, config, known, who, force=force)
         if old is None:
-            created = self.create(resource, new, dry_run=dry_run)
-            if dry_run:
-                return created
-            self._owners[resource, key] = owners
-            old = self.stored(resource, name, namespace)
-            return self._commit(resource, key, copy_of(old), old, dry_run=False, owners=owners)
+            return self._create(resource, new, owners, dry_run=dry_run)
         kind = self.kinds.get(resource)
         check_identity(resource, old.obj, new)
         new = limited_to(subresource, kind, old, new)

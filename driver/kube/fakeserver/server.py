@@ -122,11 +122,9 @@ class FakeApiServer:
 
     async def start(self) -> None:
         """Listen. A server that was stopped listens again on the same port, with its state."""
-        self._runner = web.ServerRunner(web.Server(self._answer))
+        self._runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.01)
         await self._runner.setup()
-        self._site = web.TCPSite(
-            self._runner, "127.0.0.1", self._port, ssl_context=self._ssl, shutdown_timeout=0.0
-        )
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self._port, ssl_context=self._ssl)
         await self._site.start()
         server = self._site._server  # noqa: SLF001 - the only way to learn the chosen port
         assert isinstance(server, asyncio.Server)
