@@ -56,8 +56,15 @@ class Contradiction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Card:
-    """What one device says about its card."""
+class FabricCard:
+    """What one device says about its card; all that is kept of forty thousand of them.
+
+    Attributes:
+        node: the node that publishes it.
+        uuid: of the card; empty when it has none.
+        domain: its ``nvlinkDomain``; empty when it is in none.
+        clique: ``<cluster>.<clique>`` on a multi-node fabric, else empty.
+    """
 
     node: str
     uuid: str
@@ -65,21 +72,20 @@ class _Card:
     clique: str
 
 
-def contradictions(slices: Iterable[ResourceSlice], driver: str) -> tuple[Contradiction, ...]:
-    """All contradictions between the nodes' slices of a driver, sorted.
+def fabric_cards(found: ResourceSlice, driver: str) -> tuple[FabricCard, ...]:
+    """What a slice says; nothing when it is another driver's or belongs to no single node."""
+    if found.spec.driver != driver or not found.spec.node_name:
+        return ()
+    return tuple(_card(device, found.spec.node_name, driver) for device in found.spec.devices)
 
-    Slices that belong to no single node say nothing about a node and are left out.
-    """
-    cards = [
-        _card(device, found.spec.node_name, driver)
-        for found in slices
-        if found.spec.driver == driver and found.spec.node_name
-        for device in found.spec.devices
-    ]
+
+def contradictions(said: Iterable[FabricCard]) -> tuple[Contradiction, ...]:
+    """All contradictions between nodes, sorted; the order of the cards does not matter."""
+    cards = tuple(said)
     return tuple(sorted([*_duplicates(cards), *_local_domains(cards), *_cliques(cards)]))
 
 
-def _card(device: Device, node: str, driver: str) -> _Card:
+def _card(device: Device, node: str, driver: str) -> FabricCard:
     values = {
         name: value
         for key, value in device.attributes.items()
@@ -88,7 +94,7 @@ def _card(device: Device, node: str, driver: str) -> _Card:
     }
     cluster, clique = values.get("fabricCluster"), values.get("fabricClique")
     has_fabric = cluster is not None and clique is not None
-    return _Card(
+    return FabricCard(
         node=node,
         uuid=str(values.get("uuid") or ""),
         domain=str(values.get("nvlinkDomain") or ""),
@@ -96,7 +102,7 @@ def _card(device: Device, node: str, driver: str) -> _Card:
     )
 
 
-def _duplicates(cards: Iterable[_Card]) -> list[Contradiction]:
+def _duplicates(cards: Iterable[FabricCard]) -> list[Contradiction]:
     nodes = _nodes_by((card.uuid, card.node) for card in cards if card.uuid)
     return [
         Contradiction(reason=Reason.DUPLICATE_UUID, subject=uuid, nodes=tuple(sorted(found)))
@@ -105,7 +111,7 @@ def _duplicates(cards: Iterable[_Card]) -> list[Contradiction]:
     ]
 
 
-def _local_domains(cards: Iterable[_Card]) -> list[Contradiction]:
+def _local_domains(cards: Iterable[FabricCard]) -> list[Contradiction]:
     local = _nodes_by((card.domain, card.node) for card in cards if card.domain and not card.clique)
     return [
         Contradiction(reason=Reason.DOMAIN_ON_TWO_NODES, subject=domain, nodes=tuple(sorted(found)))
@@ -114,7 +120,7 @@ def _local_domains(cards: Iterable[_Card]) -> list[Contradiction]:
     ]
 
 
-def _cliques(cards: Iterable[_Card]) -> list[Contradiction]:
+def _cliques(cards: Iterable[FabricCard]) -> list[Contradiction]:
     fabric = [card for card in cards if card.clique]
     found = []
     for subject, other in (("clique", "domain"), ("domain", "clique")):

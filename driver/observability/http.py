@@ -73,7 +73,7 @@ class StatusServer:
             await runner.cleanup()
             raise InputError(
                 f"cannot listen on {self._host}:{self.port}: {error.strerror or error}",
-                field="http-address",
+                field="http-endpoint",
                 hint="choose another address or end the process that holds it",
             ) from error
         self._runner = runner

@@ -79,8 +79,8 @@ class ProcessOptions:
         configure(level=self.log_level, log_format=self.log_format, component=component, node=node)
 
 
-def add_process_arguments(parser: argparse.ArgumentParser, *, http_address: str) -> None:
-    """``--log-level``, ``--log-format``, ``--http-address``."""
+def add_process_arguments(parser: argparse.ArgumentParser, *, http_endpoint: str) -> None:
+    """``--log-level``, ``--log-format``, ``--http-endpoint``."""
     parser.add_argument(
         "--log-level", choices=LEVELS, default="info", help="least level that is written"
     )
@@ -92,9 +92,9 @@ def add_process_arguments(parser: argparse.ArgumentParser, *, http_address: str)
         help="json for machines, console for people",
     )
     parser.add_argument(
-        "--http-address",
+        "--http-endpoint",
         metavar="HOST:PORT",
-        default=http_address,
+        default=http_endpoint,
         help="where /healthz, /readyz and /metrics are served",
     )
 
@@ -105,7 +105,7 @@ def process_options(args: argparse.Namespace) -> ProcessOptions:
     Raises:
         InputError: the address is no HOST:PORT.
     """
-    host, port = split_address(args.http_address)
+    host, port = split_address(args.http_endpoint)
     return ProcessOptions(
         log_level=args.log_level,
         log_format=args.log_format,
@@ -125,6 +125,6 @@ def split_address(text: str) -> tuple[str, int]:
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not 0 <= number <= 65_535 or (":" in bare and host == bare):
         raise InputError(
-            f"{text!r} is not HOST:PORT", field="http-address", hint="write for example :8080"
+            f"{text!r} is not HOST:PORT", field="http-endpoint", hint="write for example :8080"
         )
     return bare, number

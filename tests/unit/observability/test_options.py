@@ -16,7 +16,7 @@ from gpudra.driver.observability.options import (
 def parser() -> EnvironmentParser:
     """The options of a process, one required and one flag."""
     made = EnvironmentParser(prog="agent")
-    add_process_arguments(made, http_address="127.0.0.1:8080")
+    add_process_arguments(made, http_endpoint="127.0.0.1:8080")
     made.add_argument("--node-name", required=True, help="name of the node")
     made.add_argument("--keep", action="store_true", help="keep everything")
     made.add_argument("--count", type=int, default=1, help="how many")
@@ -72,7 +72,7 @@ def test_the_help_names_the_variables(capsys: pytest.CaptureFixture[str]) -> Non
     """Whoever reads ``--help`` learns the variable of each option."""
     with pytest.raises(SystemExit):
         parser().parse_environment(["--help"], {})
-    assert "[$GPUDRA_HTTP_ADDRESS]" in capsys.readouterr().out
+    assert "[$GPUDRA_HTTP_ENDPOINT]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
