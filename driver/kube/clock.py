@@ -9,9 +9,11 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+R = TypeVar("R")
 
 # Tasks that a timer wakes may need several turns of the loop before they come to rest.
 SETTLE_TURNS = 25
@@ -140,6 +142,33 @@ class VirtualClock:
             if not timer.cancelled:
                 return timer
         return None
+
+
+async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, R]) -> R:
+    """Result of ``work``, which is cancelled when it takes longer.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    task = asyncio.ensure_future(work)
+    expired = False
+
+    def expire() -> None:
+        nonlocal expired
+        expired = True
+        task.cancel()
+
+    timer = clock.call_later(seconds, expire)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if expired and (current is None or not current.cancelling()):
+            raise TimeoutError(f"no answer within {seconds:g} s") from None
+        task.cancel()
+        raise
+    finally:
+        timer.cancel()
 
 
 async def settle(turns: int = SETTLE_TURNS) -> None:
