@@ -6,6 +6,7 @@ One folder holds everything that a cluster leaves on disk, so that removing the 
 clusters of a checkout.
 """
 
+import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
@@ -168,6 +169,8 @@ class Layout:
         """Remove the short link, if there is one."""
         if self.short_base != self.base and self.short_base.is_symlink():
             self.short_base.unlink()
+            with contextlib.suppress(OSError):  # other clusters have theirs there
+                RUN_DIR.rmdir()
 
 
 def layout_for(directory: str | None) -> Layout:

@@ -23,7 +23,7 @@ from gpudra.controller.ctl.local.components import CLIENT_QPS, LOOPBACK, Control
 from gpudra.controller.ctl.local.images import PAUSE_IMAGE, import_archive
 from gpudra.controller.ctl.local.layout import RUN_DIR, Layout, NodeLayout
 from gpudra.controller.ctl.local.mounts import filesystem_of, unmount_below
-from gpudra.controller.ctl.local.network import cni_config, remove_cni_cache
+from gpudra.controller.ctl.local.network import CNI_CACHE, cni_config, remove_cni_cache
 from gpudra.controller.ctl.local.process import Component, ProcessTable, command_line, kill_matching
 from gpudra.controller.ctl.local.state import NodeState, write_atomic
 
@@ -162,6 +162,7 @@ class Node:
             shutil.rmtree(path, ignore_errors=True)
         self.files.containerd_socket.unlink(missing_ok=True)
         self.files.containerd_socket.with_name("containerd.sock.ttrpc").unlink(missing_ok=True)
+        remove_empty(RUN_DIR, CNI_CACHE, CNI_CACHE.parent)
         remove_device_plugin_socket()
 
     def kill_shims(self) -> list[int]:
@@ -175,6 +176,7 @@ class Node:
         for link in links.glob("*.log") if links.is_dir() else ():
             if link.is_symlink() and str(link.readlink()).startswith(f"{base}/"):
                 link.unlink()
+        remove_empty(links)
 
 
 def containerd_config(node: Node, machine: Machine) -> str:
@@ -192,6 +194,10 @@ state = '{state}'
 address = '{files.containerd_socket}'
 [plugins.'io.containerd.server.v1.ttrpc']
 address = '{files.containerd_socket}.ttrpc'
+
+# Its socket has a fixed path on the machine.
+[plugins.'io.containerd.nri.v1.nri']
+disable = true
 
 [plugins.'io.containerd.shim.v1.manager']
 socket_dir = '{node.shim_socket_dir}'
@@ -213,6 +219,7 @@ netns_mounts_under_state_dir = true
 [{runtime}.cni]
 bin_dirs = ['{machine.cni_bin_dir}']
 conf_dir = '{files.base}/cni'
+use_internal_loopback = true
 [{runtime}.containerd]
 default_runtime_name = 'runc'
 [{runtime}.containerd.runtimes.runc]
@@ -287,5 +294,11 @@ def remove_device_plugin_socket(directory: Path = DEVICE_PLUGIN_DIR) -> None:
         return
     for name in ("kubelet.sock", "kubelet_internal_checkpoint"):
         (directory / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # not empty, or never there: somebody else's
-        directory.rmdir()
+    remove_empty(directory, directory.parent)
+
+
+def remove_empty(*directories: Path) -> None:
+    """Remove folders that were made for us and are shared by others: only while nothing is in them."""
+    for directory in directories:
+        with contextlib.suppress(OSError):  # not empty, or never there
+            directory.rmdir()

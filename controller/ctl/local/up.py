@@ -125,6 +125,7 @@ class UpCommand:
     def _start_agents(
         self, plane: ControlPlane, processes: ProcessTable, progress: Progress
     ) -> None:
+        agent.apply_manifest(plane.client)
         if not plane.state.hardware:
             progress.step("no kubelet plugin, as asked")
             for node in plane.state.nodes:
@@ -134,7 +135,6 @@ class UpCommand:
             f"gpudra's kubelet plugin on each node, simulated hardware {plane.state.hardware}"
         )
         agent.check_script()
-        agent.apply_manifest(plane.client)
         for node in plane.state.nodes:
             one = agent.Agent(node, plane.state.hardware)
             processes.ensure(one.component(one.prepare(plane)))

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the e2e tests: the local cluster, started when it is not running, and namespaces."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpudra.controller.ctl.local.layout import layout_for
+from gpudra.controller.ctl.local.process import ProcessTable
+from tests.support.cluster import CORE, Cluster, gpudra_local
+
+HERE = Path(__file__).parent
+SERVER_VERSION = pytest.StashKey[str]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder is an e2e test."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say which server the tests ran against, and how many ran, for the log of CI."""
+    version = config.stash.get(SERVER_VERSION, "none: no test used it")
+    ran = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if report.when == "call" and report.nodeid.startswith("tests/e2e/")
+    ]
+    terminalreporter.write_line(
+        f"e2e: API server {version}, {len(ran)} tests ran on the local cluster"
+    )
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """The default local cluster with two real nodes and gpudra's plugin on each.
+
+    One that runs already is brought up to date and left running; else it is stopped at the end.
+    """
+    layout = layout_for(None)
+    was_running = ProcessTable(layout.pid_dir, layout.log_dir).running("kube-apiserver") is not None
+    up = gpudra_local("up", "--nodes", "2", "--yes", "--no-agent")
+    assert up.returncode == 0, up.stderr[-4000:]
+    running = Cluster.of(layout)
+    pytestconfig.stash[SERVER_VERSION] = running.client.request("GET", "/version")["gitVersion"]
+    yield running
+    if not was_running:
+        down = gpudra_local("down")
+        assert down.returncode == 0, down.stderr[-4000:]
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of the test's own, deleted with all in it afterwards."""
+    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    cluster.client.request(
+        "POST",
+        f"{CORE}/namespaces",
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}},
+    )
+    # Pods are refused until the namespace's account exists.
+    cluster.wait_for(
+        f"{CORE}/namespaces/{name}/serviceaccounts", "default", lambda _: True, what="to exist"
+    )
+    yield name
+    cluster.delete_namespace(name)
