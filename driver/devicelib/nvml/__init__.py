@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA cards through NVML: the only place that imports pynvml.
+
+A driver may come late, be replaced, or lose a card: each discovery starts NVML if it does not run,
+and an answer that says "no driver behind this library" makes the next one load it anew.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+
+from gpudra.api.errors import DeviceGoneError, HardwareError
+from gpudra.driver.core.edits import ContainerEdits
+from gpudra.driver.core.inventory import Gpu, Inventory, ReadingProblem
+from gpudra.driver.devicelib.nvml.driverfiles import DriverFiles
+from gpudra.driver.devicelib.nvml.health import NvmlHealth
+from gpudra.driver.devicelib.nvml.partitions import NvmlPartitions
+from gpudra.driver.devicelib.nvml.readings import read_gpu
+from gpudra.driver.devicelib.nvml.session import Asker, Session, is_gone
+from gpudra.driver.devicelib.nvml.tuning import NvmlTuning
+from gpudra.driver.devicelib.nvml.usage import NvmlUsage
+from gpudra.driver.devicelib.pci import PciTree
+from gpudra.driver.devicelib.protocol import Readiness
+
+_LIBRARY_NAME = "libnvidia-ml.so.1"
+_LIBRARY_FOLDERS = (
+    "usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "usr/lib",
+)  # fmt: skip
+_NVIDIA = 0x10DE
+_DISPLAY_CLASS = 0x03
+
+
+class NvmlLib:
+    """DeviceLib on NVML.
+
+    Args:
+        library: path of ``libnvidia-ml.so.1``; None looks below ``driver_root``, then asks the linker.
+        driver_root: host path of the driver's files: ``/``, or a driver container's root.
+        host_root: the host's root as this process sees it.
+    """
+
+    name = "nvml"
+
+    def __init__(
+        self, *, library: Path | None = None, driver_root: str = "/", host_root: Path = Path("/")
+    ) -> None:
+        self._root = driver_root
+        seen = host_root / driver_root.strip("/")
+        self._session = Session(library or _find_library(seen))
+        self._tree = PciTree(host_root)
+        self._files = DriverFiles(host_root=host_root, dev_root=driver_root)
+        self._known: dict[str, Gpu] = {}
+        self.partitions = NvmlPartitions(self._session, self._files)
+        self.tuning = NvmlTuning(self._session, seen / "usr/bin/nvidia-smi")
+        self.health = NvmlHealth(self._session)
+        self.usage = NvmlUsage(self._session)
+
+    def readiness(self) -> Readiness:
+        """Whether the driver answers and shows the cards that the PCI bus has. Never raises."""
+        try:
+            inventory = self.discover()
+        except HardwareError as error:
+            return Readiness(
+                ready=False, reason="DriverMissing", message=str(error), driver_root=self._root
+            )
+        if not inventory.gpus:
+            on_bus = self._tree.addresses(_NVIDIA, (_DISPLAY_CLASS,))
+            # A driver that is just being installed answers, and shows no card yet.
+            reason, message = ("NoDevices", "the driver shows no card")
+            if on_bus:
+                reason, message = (
+                    "DevicesNotBound",
+                    f"the PCI bus has {', '.join(on_bus)}; the driver shows none of them",
+                )
+            return Readiness(ready=False, reason=reason, message=message, driver_root=self._root)
+        return Readiness(
+            ready=True,
+            reason="DriverReady",
+            message=f"{len(inventory.gpus)} GPUs",
+            driver_root=self._root,
+        )
+
+    def discover(self) -> Inventory:
+        """Every card that NVML lists, and those that it lists as lost with their last readings.
+
+        Raises:
+            HardwareError: NVML as a whole does not answer.
+        """
+        self._session.start()
+        problems: list[ReadingProblem] = []
+        node = Asker("")
+        with self._session.calling("NVML"):
+            count = pynvml.nvmlDeviceGetCount()
+        driver = node.text("driverVersion", pynvml.nvmlSystemGetDriverVersion)
+        cuda = node.ask("cudaDriverVersion", pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        found: dict[str, Gpu] = {}
+        lost = 0
+        for index in range(count):
+            try:
+                gpu = self._read(index, problems, driver=driver, cuda=cuda)
+            except DeviceGoneError:
+                lost += 1
+                continue
+            if gpu is not None:
+                found[gpu.key] = gpu
+        gpus = (*found.values(), *self._missing(found, lost))
+        self._known = {gpu.key: gpu for gpu in gpus}
+        inventory = Inventory(gpus=gpus, problems=(*node.problems, *problems))
+        self.health.watch(inventory)
+        return inventory
+
+    def common_edits(self) -> ContainerEdits:
+        """The driver's control nodes."""
+        return self._files.common()
+
+    def gpu_edits(self, gpu: str) -> ContainerEdits:
+        """The card's device node."""
+        handle = self._session.handle(gpu)
+        with self._session.calling(f"minor number of GPU {gpu}"):
+            minor = pynvml.nvmlDeviceGetMinorNumber(handle)
+        return self._files.gpu(minor)
+
+    def close(self) -> None:
+        """Ends NVML; a wait for health events returns."""
+        self.health.close()
+        self._session.stop()
+
+    def _read(
+        self, index: int, problems: list[ReadingProblem], *, driver: str | None, cuda: int | None
+    ) -> Gpu | None:
+        """One card; None where it does not even tell its uuid.
+
+        Raises:
+            DeviceGoneError: it is lost.
+        """
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = pynvml.nvmlDeviceGetUUID(handle)
+            asker = Asker(uuid.decode("ascii", "replace") if isinstance(uuid, bytes) else uuid)
+            self._session.remember(asker.gpu, handle)
+            gpu = read_gpu(handle, asker, self._tree, index, driver=driver, cuda=cuda)
+        except pynvml.NVMLError as error:
+            if is_gone(error):
+                raise DeviceGoneError(f"NVML says: {error}", obj=f"GPU at index {index}") from error
+            self._session.restart_after(error)
+            problems.append(
+                ReadingProblem(gpu=f"index {index}", reading="uuid", message=str(error))
+            )
+            return None
+        problems += asker.problems
+        return gpu
+
+    def _missing(self, found: dict[str, Gpu], lost: int) -> list[Gpu]:
+        """Cards known before that NVML lists as lost: it does not say which, so all that miss.
+
+        A card that NVML does not list at all was unplugged and is simply not there.
+        """
+        if not lost:
+            return []
+        gone = [gpu for key, gpu in self._known.items() if key not in found]
+        for gpu in gone:
+            self._session.forget(gpu.key)
+        return [_as_lost(gpu) for gpu in gone]
+
+
+def _as_lost(gpu: Gpu) -> Gpu:
+
+    return replace(gpu, lost=True)
+
+
+def _find_library(root: Path) -> Path | None:
+    """The library below a driver root other than ``/``; the linker knows the host's own."""
+    if root == Path("/"):
+        return None
+    for folder in _LIBRARY_FOLDERS:
+        if (root / folder / _LIBRARY_NAME).exists():
+            return root / folder / _LIBRARY_NAME
+    return root / _LIBRARY_FOLDERS[0] / _LIBRARY_NAME
