@@ -16,7 +16,7 @@ from enum import StrEnum
 from gpudra.api.errors import InputError
 from gpudra.api.names import check_dns_label
 from gpudra.driver.core.inventory import Gpu, Inventory, MigInstance, MigProfile, Placement
-from gpudra.driver.core.topology import Topology, pcie_switch
+from gpudra.driver.core.topology import Topology
 
 _UUID_PREFIX = re.compile(r"[A-Za-z]+-")
 _NOT_HEX = re.compile(r"[^0-9a-f]")
@@ -151,7 +151,7 @@ def ordered_gpus(inventory: Inventory, order: DeviceOrder) -> tuple[Gpu, ...]:
         lambda gpu: topology.islands.get(gpu.key),
         lambda gpu: gpu.numa_node,
         lambda gpu: gpu.pci.root if gpu.pci else None,
-        pcie_switch,
+        lambda gpu: topology.switches.get(gpu.key),
         lambda gpu: topology.pairs.get(gpu.key),
     )
     gpus = sorted(inventory.gpus, key=_address)
@@ -173,15 +173,15 @@ def ordered_gpus(inventory: Inventory, order: DeviceOrder) -> tuple[Gpu, ...]:
         )
 
     kept = sorted(gpus, key=weight)
-    return tuple(kept) if order is DeviceOrder.KEEP_SETS else _spread(kept)
+    return tuple(kept) if order is DeviceOrder.KEEP_SETS else _spread(kept, topology)
 
 
-def _spread(gpus: list[Gpu]) -> tuple[Gpu, ...]:
+def _spread(gpus: list[Gpu], topology: Topology) -> tuple[Gpu, ...]:
     """Round robin over PCIe switches (or roots where there is none)."""
     turns: dict[Hashable, int] = {}
     keyed = []
     for place, gpu in enumerate(gpus):
-        bucket = pcie_switch(gpu) or (gpu.pci.root if gpu.pci else None) or gpu.key
+        bucket = topology.switches.get(gpu.key) or (gpu.pci.root if gpu.pci else None) or gpu.key
         turn = turns.get(bucket, 0)
         turns[bucket] = turn + 1
         keyed.append((turn, place, gpu))

@@ -16,7 +16,7 @@ from gpudra.api.quantity import Quantity
 from gpudra.api.resource_v1 import DeviceCapacity
 from gpudra.api.semver import Semver
 from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
-from gpudra.driver.core.topology import Topology, pcie_switch
+from gpudra.driver.core.topology import Topology
 
 STANDARD = "resource.kubernetes.io"
 PCIE_ROOT = f"{STANDARD}/pcieRoot"
@@ -213,9 +213,9 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
     _row(
         "pcieSwitch",
         "string",
-        "the card is behind a PCIe switch; address of its upstream port",
+        "the card is behind a PCIe switch; address of the upstream port of the nearest one that it shares with another card, else of the nearest",
         "0000:16:00.0",
-        lambda device, _: pcie_switch(device.gpu),
+        lambda device, topology: topology.switches.get(device.gpu.key),
     ),
     _row(
         "nvlinkDomain",

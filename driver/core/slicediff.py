@@ -223,7 +223,7 @@ def _outer(path: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=64)
-def _fields(cls: type[ApiObject]) -> tuple[tuple[str, str], ...]:
+def _fields(cls: type[Any]) -> tuple[tuple[str, str], ...]:
     """Name of every field in Python and in JSON; ``extra`` is left out."""
     return tuple(
         (one.name, one.metadata.get("json", camel(one.name)))

@@ -8,6 +8,7 @@ fabric, anywhere.
 
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -26,44 +27,53 @@ class Topology:
         domains: cards that reach each other over NVLink or NVSwitch.
         islands: cards of which each reaches each other directly or through one NVSwitch.
         pairs: two cards with a bridge between them and no other NVLink partner.
+        switches: address of the PCIe switch (its upstream port) that the card shares with others.
     """
 
     domains: Mapping[str, str]
     islands: Mapping[str, str]
     pairs: Mapping[str, str]
+    switches: Mapping[str, str]
 
     @classmethod
     def of(cls, inventory: Inventory) -> "Topology":
         """Works out the sets of one node."""
         peers = _peers(inventory)
-        uuids = {gpu.key for gpu in inventory.gpus}
         local = {key: name for part in _components(peers) for key, name in _named(part)}
         fabric = {
             gpu.key: f"{gpu.fabric.cluster_uuid}.{gpu.fabric.clique_id}"
             for gpu in inventory.gpus
             if gpu.fabric is not None and gpu.fabric.usable
         }
-        pairs = {
-            key: name
-            for key, around in _bridges(inventory).items()
-            if len(around) == 1 and key in uuids
-            for other in around
-            if _bridges(inventory).get(other) == frozenset({key})
-            for _, name in _named((key, other))[:1]
-        }
         return cls(
             domains={**local, **fabric},
             islands={key: name for part in _islands(peers) for key, name in _named(part)},
-            pairs=pairs,
+            pairs={key: name for pair in _pairs(inventory) for key, name in _named(pair)},
+            switches=_switches(inventory.gpus),
         )
 
 
-def pcie_switch(gpu: Gpu) -> str | None:
-    """Address of the upstream port of the nearest PCIe switch; None directly on the root."""
+def _switch_ports(gpu: Gpu) -> tuple[str, ...]:
+    """Upstream ports of the PCIe switches above a card, the nearest first."""
     bridges = gpu.pci.bridges if gpu.pci else None
     if bridges is None or len(bridges) < _BRIDGES_WITH_SWITCH:
-        return None
-    return bridges[-2]
+        return ()
+    return bridges[-2:0:-2]
+
+
+def _switches(gpus: Iterable[Gpu]) -> dict[str, str]:
+    """Card → upstream port of its nearest switch that another card shares, else of its nearest.
+
+    Some machines give every card a switch of its own below a common one (DGX A100); the common one
+    is what a claim for two cards "on one switch" means.
+    """
+    ports = {gpu.key: _switch_ports(gpu) for gpu in gpus}
+    below = Counter(port for own in ports.values() for port in own)
+    return {
+        key: next((port for port in own if below[port] > 1), own[0])
+        for key, own in ports.items()
+        if own
+    }
 
 
 def _bridges(inventory: Inventory) -> dict[str, frozenset[str]]:
@@ -80,6 +90,16 @@ def _bridges(inventory: Inventory) -> dict[str, frozenset[str]]:
         if others:
             found[gpu.key] = frozenset(others)
     return found
+
+
+def _pairs(inventory: Inventory) -> set[frozenset[str]]:
+    """Two cards that are linked to each other and to nobody else."""
+    around = _bridges(inventory)
+    return {
+        others | {key}
+        for key, others in around.items()
+        if len(others) == 1 and all(around.get(other) == frozenset({key}) for other in others)
+    }
 
 
 def _peers(inventory: Inventory) -> dict[str, frozenset[str]]:
