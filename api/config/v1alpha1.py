@@ -165,9 +165,9 @@ def _known(raw: Any, model: type[BaseModel]) -> Any:
         key = field.alias or name
         if key not in raw:
             continue
-        inner = field.annotation
+        inner: Any = field.annotation
         nested = isinstance(inner, type) and issubclass(inner, BaseModel)
-        kept[key] = _known(raw[key], inner) if nested and inner is not None else raw[key]
+        kept[key] = _known(raw[key], inner) if nested else raw[key]
     return kept
 
 

@@ -143,7 +143,12 @@ def allocation_of(claim: ResourceClaim, driver: str) -> ClaimAllocation:
 
 
 def plan(
-    claim: ClaimAllocation, devices: Mapping[str, AllocatableDevice], *, driver: str, pool: str
+    claim: ClaimAllocation,
+    devices: Mapping[str, AllocatableDevice],
+    *,
+    driver: str,
+    pool: str,
+    stored: bool = False,
 ) -> PreparePlan:
     """Works out what to do for a claim.
 
@@ -152,6 +157,7 @@ def plan(
         devices: the node's devices by name, as the hardware is now.
         driver: this driver's name.
         pool: the pool that this node serves.
+        stored: the claim was accepted before, so its configuration is read leniently.
 
     Raises:
         ClaimError: a device of another pool, one that does not exist (any more), a form that this
@@ -163,7 +169,7 @@ def plan(
     for result in claim.results:
         device = _device_of(claim, result, devices, pool)
         _check_form(claim, result, device)
-        check_config(claim, result, device)
+        check_config(claim, result, device, stored=stored)
         name = cdi.device_name(claim.uid, device.name, result.share_id)
         parts[name] = device
         if not result.admin_access:
@@ -243,7 +249,11 @@ _KIND_OF_CONFIG = {
 
 
 def check_config(
-    claim: ClaimAllocation, result: DeviceRequestAllocationResult, device: AllocatableDevice
+    claim: ClaimAllocation,
+    result: DeviceRequestAllocationResult,
+    device: AllocatableDevice,
+    *,
+    stored: bool = False,
 ) -> None:
     """The configuration that decides for one device, checked.
 
@@ -257,12 +267,13 @@ def check_config(
     if not claim.configs:
         return
     # pydantic costs 10 MB and 0.1 s: a node whose claims carry no configuration never loads it.
-    from gpudra.api.config.v1alpha1 import Isolation, decode_user  # noqa: PLC0415
+    from gpudra.api.config import v1alpha1  # noqa: PLC0415
 
+    decode = v1alpha1.decode_stored if stored else v1alpha1.decode_user
     chosen = None
     for config in _by_precedence(claim.configs, result):
         try:
-            decoded = decode_user(config.opaque.parameters if config.opaque else None)
+            decoded = decode(config.opaque.parameters if config.opaque else None)
         except InputError as error:
             raise ClaimError(
                 f"configuration of request {result.request} is invalid: {error}", obj=claim.label
@@ -276,7 +287,7 @@ def check_config(
                 obj=claim.label,
             )
     isolation = chosen.sharing.isolation if chosen else None
-    if isolation not in (None, Isolation.NONE):
+    if isolation not in (None, v1alpha1.Isolation.NONE):
         raise ClaimError(
             f"isolation {isolation} of request {result.request} is not available on this node",
             obj=claim.label,

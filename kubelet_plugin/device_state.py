@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepare and unprepare, claim by claim: the state machine of the node.
+
+What holds at every moment:
+
+* a device is held by at most one claim (or by claims that core.prepare.overlap lets stand side by
+  side), from before the first step until after the last one is undone;
+* one operation at a time for one claim: a second Prepare joins the first, an Unprepare ends it;
+* claims of different cards go in parallel, claims of one card one after the other;
+* whoever waits, fails or is killed leaves either nothing or a record that is undone later.
+
+The kubelet is not trusted to call Unprepare (a pod may be deleted by force while the plugin is
+down), and the API is not trusted to say that a container has ended (its claim may be deleted by
+force while it runs). So a holder whose claim is gone from the API is undone at once if it was gone
+when this process first looked, and else only after a grace in which the kubelet's own clean-up
+(every 60 s) has had its chances.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from gpudra.api.errors import ClaimError, DeviceInUseError, GpudraError, UnavailableError
+from gpudra.driver.core import prepare
+from gpudra.driver.core.allocatable import AllocatableDevice
+from gpudra.driver.core.prepare import ClaimAllocation, PreparedDevice, PreparePlan
+from gpudra.driver.kube.clock import Clock
+from gpudra.driver.observability.logging import get_logger
+from gpudra.kubelet_plugin.claims import ClaimReader, Presence
+from gpudra.kubelet_plugin.instance_lock import InstanceLock
+from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, ClaimRef, Records
+from gpudra.kubelet_plugin.steps import StepRunner, uncancelled
+
+# Twice the kubelet's reconcile period for force-deleted pods.
+ORPHAN_GRACE = 120.0
+PREPARE, UNPREPARE, SWEEP = "prepare", "unprepare", "sweep"
+
+Devices = Callable[[], Mapping[str, AllocatableDevice]]
+log = get_logger(__name__)
+
+
+class CardLocks:
+    """One lock per card; several are taken in ascending order, so nobody waits in a circle."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @contextlib.asynccontextmanager
+    async def held(self, cards: Iterable[str]) -> AsyncIterator[None]:
+        """Holds the locks of these cards."""
+        async with contextlib.AsyncExitStack() as stack:
+            for card in sorted(set(cards)):
+                await stack.enter_async_context(self._locks.setdefault(card, asyncio.Lock()))
+            yield
+
+
+class Orphans:
+    """Decides when a claim that is gone from the API may be undone without the kubelet."""
+
+    def __init__(self, claims: ClaimReader, clock: Clock, grace: float) -> None:
+        self._claims = claims
+        self._clock = clock
+        self._grace = grace
+        self._confirmed: set[str] = set()
+        self._gone_since: dict[str, float] = {}
+
+    def confirm(self, uid: str) -> None:
+        """The kubelet or the API has just vouched for this claim."""
+        self._confirmed.add(uid)
+        self._gone_since.pop(uid, None)
+
+    def forget(self, uid: str) -> None:
+        """The claim holds nothing any more."""
+        self._confirmed.discard(uid)
+        self._gone_since.pop(uid, None)
+
+    async def is_orphan(self, record: ClaimRecord) -> bool:
+        """Whether the claim may be undone now."""
+        presence = await self._claims.presence(record)
+        if presence is Presence.ALIVE:
+            self.confirm(record.uid)
+            return False
+        if presence is Presence.UNKNOWN:
+            return False
+        if record.uid not in self._confirmed:
+            return True
+        now = self._clock.monotonic()
+        return now - self._gone_since.setdefault(record.uid, now) >= self._grace
+
+    def waits(self, uid: str) -> bool:
+        """Whether the claim is gone and its grace runs."""
+        return uid in self._gone_since
+
+
+class DeviceState:
+    """The node's prepared claims.
+
+    Args:
+        driver: this driver's name.
+        pool: the pool that this node serves.
+        runner: does and undoes steps; brings the checkpoint.
+        instances: the lock between two instances of the plugin.
+        claims: reads claims from the API.
+        devices: the node's devices by name, as known now.
+        clock: for the grace of orphans.
+        orphan_grace: seconds, see ORPHAN_GRACE.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        pool: str,
+        runner: StepRunner,
+        instances: InstanceLock,
+        claims: ClaimReader,
+        devices: Devices,
+        clock: Clock,
+        orphan_grace: float = ORPHAN_GRACE,
+    ) -> None:
+        self.driver = driver
+        self.pool = pool
+        self.runner = runner
+        self.instances = instances
+        self.claims = claims
+        self.devices = devices
+        self.orphans = Orphans(claims, clock, orphan_grace)
+        self._cards = CardLocks()
+        self._running: dict[str, tuple[str, asyncio.Task[Any]]] = {}
+
+    @property
+    def records(self) -> Records:
+        """Every claim that holds something."""
+        return self.runner.checkpoint.records
+
+    # --- what the kubelet asks ------------------------------------------------------------------
+
+    async def prepare(self, ref: ClaimRef) -> tuple[tuple[PreparedDevice, ...], bool]:
+        """Makes a claim's devices ready for containers.
+
+        Idempotent: a claim that is prepared gives the same answer again, and its CDI file is
+        written again if it is gone. An attempt goes on when the caller stops waiting, so that
+        the kubelet's next call finds the result; Unprepare ends it.
+
+        Returns:
+            The devices, none if the claim has none of this driver; and whether it was prepared
+            already.
+
+        Raises:
+            DeviceInUseError: another claim holds a device; the message names it.
+            ClaimError: the claim cannot be prepared as it is.
+            GpudraError: hardware, disk or API failed; the kubelet will try again.
+        """
+        while True:
+            kind, task = self._running.get(ref.uid, ("", None))
+            if task is None:
+                task = self._start(ref.uid, PREPARE, self._prepare(ref))
+            elif kind != PREPARE:
+                await asyncio.wait((task,))
+                continue
+            answer: tuple[tuple[PreparedDevice, ...], bool] = await self._joined(task, ref)
+            return answer
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """Takes back whatever was prepared for a claim. Idempotent; an unknown claim is a success.
+
+        Raises:
+            GpudraError: a step could not be undone; the kubelet will try again.
+        """
+        while True:
+            kind, task = self._running.get(ref.uid, ("", None))
+            if task is None:
+                task = self._start(ref.uid, UNPREPARE, self._unprepare(ref.uid))
+            elif kind != UNPREPARE:
+                task.cancel()
+                await asyncio.wait((task,))
+                continue
+            await self._joined(task, ref)
+            return
+
+    async def sweep_one(self, uid: str) -> bool:
+        """Undoes a half-made claim or an orphan; whether it did. Skips a claim in operation."""
+        if uid in self._running or uid not in self.records:
+            return False
+        return bool(await self._joined(self._start(uid, SWEEP, self._sweep(uid)), None))
+
+    async def drain(self) -> None:
+        """Waits for every operation to end."""
+        while self._running:
+            await asyncio.wait([task for _, task in self._running.values()])
+
+    def _start(self, uid: str, kind: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work, name=f"{kind} {uid}")
+        self._running[uid] = (kind, task)
+
+        def ended(done: asyncio.Task[Any]) -> None:
+            del self._running[uid]
+            if not done.cancelled():
+                done.exception()  # whoever started it may have stopped waiting
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _joined(self, task: asyncio.Task[Any], ref: ClaimRef | None) -> Any:
+        """The result of an operation, which goes on if the caller is cancelled."""
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise ClaimError(
+                "was unprepared while it was being prepared", obj=ref.label if ref else ""
+            )
+        return task.result()
+
+    # --- prepare --------------------------------------------------------------------------------
+
+    async def _prepare(self, ref: ClaimRef) -> tuple[tuple[PreparedDevice, ...], bool]:
+        try:
+            allocation = await self.claims.fetch(ref)
+        except UnavailableError:
+            record = self.records.get(ref.uid)
+            if record is None or record.state != COMPLETED:
+                raise
+            # A container that restarts must not depend on the API server.
+            log.warning("the API server does not answer, using what was prepared before")
+            allocation = record.allocation
+        async with self.instances.held():
+            record = self.records.get(ref.uid)
+            if record and record.state == COMPLETED and record.serves(allocation):
+                await self._restore(record)
+                self.orphans.confirm(ref.uid)
+                return record.devices, True
+            plan = prepare.plan(allocation, self.devices(), driver=self.driver, pool=self.pool)
+            return await self._prepare_planned(plan), False
+
+    async def _restore(self, record: ClaimRecord) -> None:
+        """Writes the files of a completed claim again where they are gone."""
+        async with self._cards.held(record.cards):
+            plan = self.plan_again(record)
+            if await self.runner.restore(record, plan):
+                log.info("wrote the files of a prepared claim again")
+
+    def plan_again(self, record: ClaimRecord) -> PreparePlan:
+        """The plan of a claim that was accepted before.
+
+        Raises:
+            ClaimError: a device does not exist any more.
+        """
+        return prepare.plan(
+            record.allocation, self.devices(), driver=self.driver, pool=self.pool, stored=True
+        )
+
+    async def _prepare_planned(self, plan: PreparePlan) -> tuple[PreparedDevice, ...]:
+        while True:
+            cards = self._cards_of(plan)
+            async with self._cards.held(cards):
+                if not self._cards_of(plan) <= cards:
+                    continue  # somebody else came to hold part of it while we waited
+                own = self.records.get(plan.claim.uid)
+                if own is not None:  # half-made, or prepared for an allocation of the past
+                    await self.runner.undo(own)
+                await self._make_room(plan)
+                if not plan.steps:
+                    return plan.devices
+                record = await self.runner.carry_out(plan)
+                self.orphans.confirm(record.uid)
+                return record.devices
+
+    def _cards_of(self, plan: PreparePlan) -> frozenset[str]:
+        """Cards of the plan, of the claim's own record, and of all claims in the way."""
+        found = set(plan.cards)
+        own = self.records.get(plan.claim.uid)
+        for record in (own, *self._in_the_way(plan)):
+            found |= record.cards if record else set()
+        return frozenset(found)
+
+    def _in_the_way(self, plan: PreparePlan) -> list[ClaimRecord]:
+        uid = plan.claim.uid
+        held = ((one.uid, one.holds) for one in self.records.values() if one.uid != uid)
+        found = dict.fromkeys(uid for uid, _ in prepare.holders(plan.holds, held))
+        return [self.records[uid] for uid in found]
+
+    async def _make_room(self, plan: PreparePlan) -> None:
+        """Undoes half-made claims and orphans that stand in the way.
+
+        Raises:
+            DeviceInUseError: a claim in the way lives.
+        """
+        for record in self._in_the_way(plan):
+            half = record.state != COMPLETED and record.uid not in self._running
+            if half or await self.orphans.is_orphan(record):
+                log.warning("undoing a claim that is gone", holder=record.title)
+                await self._forget(record)
+                continue
+            raise self._in_use(plan.claim, plan, record)
+
+    def _in_use(
+        self, claim: ClaimAllocation, plan: PreparePlan, holder: ClaimRecord
+    ) -> DeviceInUseError:
+        wanted = (
+            part.name
+            for part in plan.parts.values()
+            if any(prepare.overlap(prepare.hold_of(part), hold) for hold in holder.holds)
+        )
+        waits = self.orphans.waits(holder.uid)
+        return DeviceInUseError(
+            f"{', '.join(sorted(set(wanted)))} is in use by {holder.title}",
+            obj=claim.label,
+            hint="that claim is gone from the API; its containers may still run, so the kubelet "
+            "has to unprepare it first"
+            if waits
+            else "the kubelet will try again; it succeeds once that claim's pods have ended",
+        )
+
+    # --- unprepare ------------------------------------------------------------------------------
+
+    async def _unprepare(self, uid: str) -> None:
+        async with self.instances.held():
+            record = self.records.get(uid)
+            if record is None:
+                return
+            async with self._cards.held(record.cards):
+                current = self.records.get(uid)
+                if current is not None:
+                    await self._forget(current)
+
+    async def _sweep(self, uid: str) -> bool:
+        async with self.instances.held():
+            record = self.records.get(uid)
+            if record is None:
+                return False
+            async with self._cards.held(record.cards):
+                half = record.state != COMPLETED
+                if not (half or await self.orphans.is_orphan(record)):
+                    return False
+                await self._forget(record)
+                log.info("undid a claim that is gone", claim_uid=uid, half_made=half)
+                return True
+
+    async def _forget(self, record: ClaimRecord) -> None:
+        """Undoes to the end, even if whoever asked is cancelled."""
+        await uncancelled(self.runner.undo(record))
+        self.orphans.forget(record.uid)
+
+
+def describe(error: BaseException) -> str:
+    """An error as the kubelet and the claim's Event show it."""
+    return str(error) if isinstance(error, GpudraError) else f"internal error: {error!r}"

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings state, files and API together: at start, and every minute after.
+
+At start, before the first call is served (``start``): half-made claims are undone, files of
+prepared claims are written again where a reboot or a person removed them, files that belong to no
+claim are removed, and a damaged checkpoint is put aside and rebuilt from the CDI files and the
+claims that are reserved on this node. Then and every minute (``run``): claims that are gone from
+the API are undone.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from gpudra.api.errors import ApiError, ClaimError, GpudraError
+from gpudra.api.resource_v1 import DeviceRequestAllocationResult
+from gpudra.driver.core import cdi, prepare
+from gpudra.driver.core.prepare import ClaimAllocation
+from gpudra.driver.kube.clock import Clock
+from gpudra.driver.observability.logging import bound, get_logger, operation
+from gpudra.kubelet_plugin import files
+from gpudra.kubelet_plugin.cdi_store import CdiStore, FoundFile
+from gpudra.kubelet_plugin.checkpoint import Checkpoint, replaced
+from gpudra.kubelet_plugin.checkpoint_file import Content, DamagedError
+from gpudra.kubelet_plugin.device_state import DeviceState
+from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, record_of
+
+SWEEP_PERIOD = 60.0
+# GETs at once: a node holds at most a few hundred claims, and the API server has other clients.
+_PARALLEL = 8
+# Request name of a device about which only its CDI file tells.
+_UNKNOWN_REQUEST = "unknown"
+
+Warn = Callable[[str, str], None]
+log = get_logger(__name__)
+
+
+class Recovery:
+    """Keeps what is stored true.
+
+    Args:
+        state: the state machine.
+        checkpoint: its storage.
+        store: the CDI folder.
+        clock: for the period and the name of a damaged file.
+        warn: tells people, as an Event on the node: reason and note.
+    """
+
+    def __init__(
+        self,
+        state: DeviceState,
+        checkpoint: Checkpoint,
+        store: CdiStore,
+        *,
+        clock: Clock,
+        warn: Warn,
+    ) -> None:
+        self._state = state
+        self._checkpoint = checkpoint
+        self._store = store
+        self._clock = clock
+        self._warn = warn
+        self._damaged = False
+        self._loaded = False
+        self._boot_id = ""
+
+    def reread(self) -> None:
+        """Takes over what another instance wrote; the instance lock calls it when acquired.
+
+        A damaged file is put aside. At start the state is then rebuilt; later this process still
+        has the state in memory, and its next commit writes all of it.
+
+        Raises:
+            StateError: the system does not let us read.
+        """
+        try:
+            if not self._loaded:
+                content = self._checkpoint.load()
+                self._boot_id = content.boot_id if content else ""
+                self._damaged = content is None
+            else:
+                self._checkpoint.refresh()
+        except DamagedError as error:
+            stamp = self._clock.now().strftime("%Y%m%dT%H%M%SZ")
+            aside = self._checkpoint.file.put_aside(stamp)
+            self._damaged = not self._loaded
+            note = f"{error}; it is kept as {aside}, the state is rebuilt from the CDI files and the claims on this node"
+            log.error("the checkpoint is damaged", error=str(error), kept_as=str(aside))  # noqa: TRY400
+            self._warn("CheckpointDamaged", note)
+
+    async def start(self) -> None:
+        """Everything that has to be right before the first call. Errors of one claim cost only it.
+
+        Raises:
+            StateError: the state or CDI folder cannot be read at all.
+        """
+        with operation("recover"):
+            async with self._state.instances.held():
+                self._loaded = True
+                self._sweep_temporary()
+                if self._damaged:
+                    await self._rebuild()
+                    self._damaged = False
+                for record in list(self._state.records.values()):
+                    with bound(claim=f"{record.namespace}/{record.name}", claim_uid=record.uid):
+                        await self._heal(record)
+                self._remove_strays()
+                if self._boot_id != self._checkpoint.boot_id:
+                    await self._checkpoint.commit({})
+
+    async def run(self) -> None:
+        """Undoes claims that are gone from the API, at once and every minute, until cancelled."""
+        while True:
+            with operation("sweep"):
+                await self.sweep()
+            await self._clock.sleep(SWEEP_PERIOD)
+
+    async def sweep(self) -> None:
+        """One round; nothing that goes wrong in it ends the next."""
+        if any(not record.name for record in self._state.records.values()):
+            await self._learn_names()
+        slots = asyncio.Semaphore(_PARALLEL)
+
+        async def look_at(record: ClaimRecord) -> None:
+            async with slots:
+                with bound(claim=f"{record.namespace}/{record.name}", claim_uid=record.uid):
+                    try:
+                        await self._state.sweep_one(record.uid)
+                    except GpudraError as error:
+                        log.warning("could not undo a claim, will try again", error=str(error))
+
+        await asyncio.gather(*(look_at(one) for one in list(self._state.records.values())))
+
+    # --- start ----------------------------------------------------------------------------------
+
+    async def _heal(self, record: ClaimRecord) -> None:
+        try:
+            if record.state != COMPLETED:
+                await self._state.runner.undo(record)
+                log.info("undid a claim that was half-made")
+            elif record.name:
+                plan = self._state.plan_again(record)
+                if await self._state.runner.restore(record, plan):
+                    log.info("wrote the files of a prepared claim again")
+        except GpudraError as error:
+            log.warning("could not heal a claim, will try again", error=str(error))
+
+    def _sweep_temporary(self) -> None:
+        self._store.sweep_temporary()
+        for path in self._checkpoint.file.folder.glob(f".*{files.TEMPORARY}"):
+            files.remove(path)
+
+    def _remove_strays(self) -> None:
+        for found in self._store.list():
+            if found.claim_uid not in self._state.records:
+                self._store.remove(found.name)
+                log.info("removed a CDI file of no claim", file=found.name)
+
+    # --- rebuild --------------------------------------------------------------------------------
+
+    async def _rebuild(self) -> None:
+        """State from the CDI files, with names from the API where it answers.
+
+        A claim that is reserved on this node and has a file was prepared. A file whose claim is
+        not reserved here any more is a stray. Without an answer of the API every file counts,
+        and the names are learned later.
+        """
+        found = self._store.list()
+        if not found:
+            return
+        reserved = await self._reserved()
+        records = {}
+        for file in found:
+            record = self._rebuilt(file, reserved)
+            if record is not None:
+                records[file.claim_uid] = record
+                if record.name:
+                    self._state.orphans.confirm(record.uid)
+        self._checkpoint.adopt(Content(boot_id=self._checkpoint.boot_id, claims=records))
+        await self._checkpoint.commit({})
+        log.warning("rebuilt the checkpoint", claims=len(records), files=len(found))
+
+    async def _reserved(self) -> Mapping[str, ClaimAllocation] | None:
+        try:
+            return await self._state.claims.held_on(self._state.pool)
+        except ApiError as error:
+            log.warning("cannot ask for the claims of this node yet", error=str(error))
+            return None
+
+    def _rebuilt(
+        self, file: FoundFile, reserved: Mapping[str, ClaimAllocation] | None
+    ) -> ClaimRecord | None:
+        if reserved is None:
+            allocation = self._from_file(file)
+        elif file.claim_uid in reserved:
+            allocation = reserved[file.claim_uid]
+        else:
+            return None
+        try:
+            plan = prepare.plan(
+                allocation,
+                self._state.devices(),
+                driver=self._state.driver,
+                pool=self._state.pool,
+                stored=True,
+            )
+        except ClaimError as error:
+            # A card that is gone cannot be given to anybody else either.
+            log.warning("a prepared device is gone", file=file.name, error=str(error))
+            step = prepare.Step(kind=prepare.CDI_FILE, args={"file": file.name})
+            return ClaimRecord(
+                uid=allocation.uid,
+                namespace=allocation.namespace,
+                name=allocation.name,
+                state=COMPLETED,
+                results=allocation.results,
+                configs=allocation.configs,
+                steps=(step,),
+            )
+        return replaced(record_of(plan), state=COMPLETED)
+
+    def _from_file(self, file: FoundFile) -> ClaimAllocation:
+        results = tuple(
+            DeviceRequestAllocationResult(
+                request=_UNKNOWN_REQUEST,
+                driver=self._state.driver,
+                pool=self._state.pool,
+                device=device,
+            )
+            for device in file.devices()
+        )
+        return ClaimAllocation(uid=file.claim_uid, namespace="", name="", results=results)
+
+    async def _learn_names(self) -> None:
+        """Completes records that were rebuilt without the API; undoes those it does not know."""
+        reserved = await self._reserved()
+        if reserved is None:
+            return
+        async with self._state.instances.held():
+            for record in [one for one in self._state.records.values() if not one.name]:
+                file = FoundFile(cdi.file_name(self._state.driver, record.uid), record.uid, None)
+                known = self._rebuilt(file, reserved)
+                try:
+                    if known is None:
+                        await self._state.runner.undo(record)
+                    else:
+                        await self._checkpoint.commit({record.uid: known})
+                        self._state.orphans.confirm(record.uid)
+                except GpudraError as error:
+                    log.warning("could not complete a rebuilt claim", error=str(error))

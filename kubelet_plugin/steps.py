@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out the steps of a plan and takes them back.
+
+Each kind of step has one handler. The order of things, for doing: reservation stored → steps, one
+after the other → stored as completed. For undoing: steps backwards → record removed. A process
+that ends anywhere in between leaves a record whose steps are undone or done again, both harmless
+when they were done already.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from gpudra.api.codec import Json
+from gpudra.api.errors import GpudraError, StateError
+from gpudra.driver.core import prepare
+from gpudra.driver.core.allocatable import AllocatableDevice
+from gpudra.driver.core.edits import ContainerEdits
+from gpudra.driver.core.prepare import DONE, PreparePlan, Step
+from gpudra.driver.devicelib.protocol import DeviceLib
+from gpudra.driver.observability.logging import get_logger
+from gpudra.kubelet_plugin.cdi_store import CdiStore, check_sources
+from gpudra.kubelet_plugin.checkpoint import Blocking, Checkpoint, replaced
+from gpudra.kubelet_plugin.files import Observe, ignore
+from gpudra.kubelet_plugin.records import COMPLETED, UNDOING, ClaimRecord, record_of
+
+T = TypeVar("T")
+log = get_logger(__name__)
+
+
+class StepHandler(Protocol):
+    """Does and undoes one kind of step. All methods block; one call at a time for one card.
+
+    ``lasting``: the effect survives a power cut or is seen by others, so the reservation has to
+    be on the disk before. Otherwise a start after the cut makes everything anew.
+    """
+
+    lasting: bool
+
+    def do(self, step: Step, plan: PreparePlan) -> Mapping[str, Json]:
+        """Does it; doing it again is harmless. Returns what later steps or undoing may want."""
+        ...
+
+    def flush(self, step: Step) -> None:
+        """Makes the effect survive a power cut."""
+        ...
+
+    def restore(self, step: Step, plan: PreparePlan) -> bool:
+        """Does it again if its effect is gone (reboot, a file removed); whether it was."""
+        ...
+
+    def undo(self, step: Step) -> None:
+        """Takes it back; nothing happens if it is not there. Needs nothing but the step."""
+        ...
+
+
+class CdiFileStep:
+    """The claim's CDI file. Edits are asked from the hardware each time: majors change."""
+
+    lasting = False
+
+    def __init__(self, store: CdiStore, lib: DeviceLib) -> None:
+        self._store = store
+        self._lib = lib
+
+    def do(self, step: Step, plan: PreparePlan) -> Mapping[str, Json]:
+        """Writes the file.
+
+        Raises:
+            HardwareError: a device node is missing, or the library does not answer.
+            InputError: the document would be refused by runtimes.
+            StateError: the folder cannot be written.
+        """
+        self._store.write(_file_of(step), self._document(plan.parts))
+        return {}
+
+    def flush(self, step: Step) -> None:
+        """Syncs the file's content."""
+        self._store.flush(_file_of(step))
+
+    def restore(self, step: Step, plan: PreparePlan) -> bool:
+        """Writes the file again if it is missing or not what the hardware says today."""
+        document = self._document(plan.parts)
+        if not self._store.differs(_file_of(step), document):
+            return False
+        self._store.write(_file_of(step), document)
+        return True
+
+    def undo(self, step: Step) -> None:
+        """Removes the file."""
+        self._store.remove(_file_of(step))
+
+    def _document(self, parts: Mapping[str, AllocatableDevice]) -> Mapping[str, Any]:
+        common = self._lib.common_edits()
+        cards = {part.gpu.key for part in parts.values()}
+        edits: dict[str, ContainerEdits] = {card: self._lib.gpu_edits(card) for card in cards}
+        check_sources((common, *edits.values()))
+        return prepare.document(parts, self._store.driver, edits, common)
+
+
+def _file_of(step: Step) -> str:
+    return str(step.args["file"])
+
+
+class StepRunner:
+    """Executes plans against handlers and checkpoint.
+
+    Args:
+        checkpoint: where every phase is stored.
+        handlers: by kind of step.
+        blocking: runs a blocking function in a worker thread.
+        observe: told the name of each point passed, before and after each thing that changes
+            the world; tests end the process there.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        handlers: Mapping[str, StepHandler],
+        *,
+        blocking: Blocking = asyncio.to_thread,
+        observe: Observe = ignore,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self._handlers = handlers
+        self._blocking = blocking
+        self._observe = observe
+
+    async def carry_out(self, plan: PreparePlan) -> ClaimRecord:
+        """Reserves, does all steps, completes. On failure everything is taken back.
+
+        The reservation is visible to others before the first await, so the caller's look at the
+        checkpoint and this call are one.
+
+        Raises:
+            GpudraError: what went wrong; if even taking back failed, the record stays and is
+                undone later.
+        """
+        record = record_of(plan)
+        handlers = [self._handler(step) for step in plan.steps]
+        durable = any(handler.lasting for handler in handlers)
+        self._observe("reserve:before")
+        try:
+            await self.checkpoint.commit({record.uid: record}, durable=durable)
+            self._observe("reserve:after")
+            record = await self._do_steps(record, plan)
+            await self._complete(record)
+        except (Exception, asyncio.CancelledError):
+            # Nothing may cut the way back short; a second cancellation waits for it.
+            await uncancelled(self._take_back(record.uid))
+            raise
+        return self.checkpoint.records[record.uid]
+
+    async def _take_back(self, uid: str) -> None:
+        """Undoes what a failed attempt left. Its own failure leaves the record for the sweep."""
+        record = self.checkpoint.records.get(uid)
+        if record is None:
+            return
+        try:
+            await self.undo(record)
+        except GpudraError as error:
+            # The first error is the one to tell the kubelet.
+            log.warning(
+                "could not take back a failed preparation, will try again", error=str(error)
+            )
+
+    async def _do_steps(self, record: ClaimRecord, plan: PreparePlan) -> ClaimRecord:
+        done: list[Step] = []
+        for index, step in enumerate(plan.steps):
+            handler = self._handler(step)
+            self._observe(f"do:{step.kind}:before")
+            outcome = await self._run(handler.do, step, plan)
+            self._observe(f"do:{step.kind}:after")
+            done.append(replace_step(step, outcome))
+            if handler.lasting:
+                record = replaced(record, steps=(*done, *plan.steps[index + 1 :]))
+                await self.checkpoint.commit({record.uid: record})
+        return replaced(record, steps=tuple(done))
+
+    async def _complete(self, record: ClaimRecord) -> None:
+        """Stores the result while the steps' effects are synced: the two waits are one."""
+        flushes = [self._run(self._handler(step).flush, step) for step in record.steps]
+        self._observe("complete:before")
+        complete = replaced(record, state=COMPLETED)
+        results = await asyncio.gather(
+            self.checkpoint.commit({record.uid: complete}), *flushes, return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        self._observe("complete:after")
+
+    async def undo(self, record: ClaimRecord) -> None:
+        """Takes back every step and forgets the claim; harmless for what was never done.
+
+        Raises:
+            GpudraError: a step could not be undone, or the checkpoint not be written; the record
+                stays.
+        """
+        steps = tuple(reversed(record.steps))
+        if any(self._handler(step).lasting for step in steps):
+            record = replaced(record, state=UNDOING)
+            await self.checkpoint.commit({record.uid: record})
+        for step in steps:
+            self._observe(f"undo:{step.kind}:before")
+            await self._run(self._handler(step).undo, step)
+            self._observe(f"undo:{step.kind}:after")
+        self._observe("forget:before")
+        await self.checkpoint.commit({record.uid: None})
+        self._observe("forget:after")
+
+    async def restore(self, record: ClaimRecord, plan: PreparePlan) -> bool:
+        """Makes sure that the effects of a completed claim are there; whether any was gone."""
+        restored = False
+        for step in record.steps:
+            handler = self._handler(step)
+            if await self._run(handler.restore, step, plan):
+                await self._run(handler.flush, step)
+                restored = True
+        return restored
+
+    def _handler(self, step: Step) -> StepHandler:
+        handler = self._handlers.get(step.kind)
+        if handler is None:
+            raise StateError(
+                f"holds a step of kind {step.kind!r} that this version does not know",
+                obj=str(self.checkpoint.file.folder),
+                hint="run the version that wrote it until its claims are gone",
+            )
+        return handler
+
+    async def _run(self, function: Callable[..., T], *arguments: object) -> T:
+        """A blocking call that is over when this returns, even if the caller is cancelled."""
+        found: T = await uncancelled(self._blocking(function, *arguments))
+        return found
+
+
+async def uncancelled(work: Awaitable[T]) -> T:
+    """Waits for the end of ``work``; a cancellation of the caller is raised after that."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # looked at, so that it is not reported as lost
+        raise cancelled
+    return task.result()
+
+
+def replace_step(step: Step, outcome: Mapping[str, Json]) -> Step:
+    """The step, done."""
+    return Step(kind=step.kind, args=step.args, state=DONE, outcome=outcome, extra=step.extra)
