@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root of the cluster side: wires the parts together and runs them.
+
+Several instances may run; one holds the lease and works, the others wait. An instance that loses
+the lease ends, so that the next one begins with a fresh view; on SIGTERM the lease is given back
+at once and a successor does not have to wait for it to expire.
+"""
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import Callable, Iterator
+
+from gpudra.api.errors import GpudraError, UnavailableError
+from gpudra.controller.fabric import FabricChecker
+from gpudra.controller.options import Options
+from gpudra.driver.kube.backoff import Backoff
+from gpudra.driver.kube.client import KubeClient
+from gpudra.driver.kube.clock import Clock, SystemClock
+from gpudra.driver.kube.events import EventRecorder
+from gpudra.driver.kube.leaderelection import LeaderElector, LeadershipToken
+from gpudra.driver.observability.http import StatusServer
+from gpudra.driver.observability.logging import get_logger
+from gpudra.driver.observability.metrics import LEADER, Component, Metrics
+
+LEASE = "gpudra-controller"
+API_GROUP, API_VERSION = "resource.k8s.io", "v1"
+
+log = get_logger(__name__)
+
+
+class App:
+    """One instance of the cluster side.
+
+    Args:
+        options: see `Options`.
+        client: connected; closed by the caller.
+        clock: for everything that waits.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self, options: Options, client: KubeClient, *, clock: Clock, rng: random.Random
+    ) -> None:
+        self.metrics = Metrics(Component.CONTROLLER, version=options.version)
+        self.status = StatusServer(
+            self.metrics, host=options.process.http_host, port=options.process.http_port
+        )
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._elector = LeaderElector(
+            client,
+            name=LEASE,
+            namespace=options.namespace,
+            identity=options.instance,
+            clock=clock,
+            rng=rng,
+            on_change=lambda holder: log.info("leader", holder=holder),
+        )
+        self._events = EventRecorder(
+            client,
+            controller=f"{options.driver}/controller",
+            instance=options.instance,
+            clock=clock,
+        )
+        self.fabric = FabricChecker(
+            client,
+            driver=options.driver,
+            metrics=self.metrics,
+            events=self._events,
+            clock=clock,
+            rng=rng,
+        )
+        self.metrics.set(LEADER, 0)
+        self.status.add_ready("lease", self._lease_problem)
+
+    async def run(self) -> None:
+        """Until cancelled, or until the lease is lost.
+
+        Raises:
+            InputError: the status server's address is taken.
+            LeadershipLostError: another instance may lead by now.
+            GpudraError: the API server lacks what is needed.
+        """
+        await self.status.start()
+        try:
+            await self._check_server()
+            await self._elector.run(self._lead)
+        finally:
+            await self.status.close()
+
+    async def _check_server(self) -> None:
+        backoff = Backoff(rng=self._rng)
+        while True:
+            try:
+                return await self._read_server()
+            except UnavailableError as error:
+                delay = backoff.next()
+                log.warning("API server does not answer", error=error, retry_in=round(delay, 1))
+                await self._clock.sleep(delay)
+
+    async def _read_server(self) -> None:
+        found = await self._client.version()
+        if not await self._client.api_resources(API_GROUP, API_VERSION):
+            raise GpudraError(
+                f"the API server ({found.get('gitVersion')}) does not serve {API_GROUP}/{API_VERSION}",
+                hint="gpudra needs Kubernetes 1.34 or newer",
+            )
+        log.info("connected", server=self._client.server, kubernetes=found.get("gitVersion"))
+
+    async def _lead(self, _: LeadershipToken) -> None:
+        self.metrics.set(LEADER, 1)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._events.run(), name="events")
+                tasks.create_task(self.fabric.run(), name="fabric")
+        finally:
+            self.metrics.set(LEADER, 0)
+
+    def _lease_problem(self) -> str | None:
+        """Whoever leads is ready once it has seen the cluster; the others once they know a leader."""
+        if self._elector.is_leader:
+            return None if self.fabric.has_synced else "resourceslices not listed yet"
+        return None if self._elector.holder else "no leader known yet"
+
+
+async def run(options: Options) -> int:
+    """Runs the cluster side of a process until SIGTERM or SIGINT; its exit code."""
+    task = asyncio.ensure_future(_connect_and_run(options))
+    with _signals(task.cancel):
+        try:
+            await task
+        except asyncio.CancelledError:
+            log.info("stopped")
+    return 0
+
+
+async def _connect_and_run(options: Options) -> None:
+    clock = SystemClock()
+    rng = random.Random()  # noqa: S311 - jitter needs no secrecy
+    async with await KubeClient.load(options.kubeconfig) as client:
+        await App(options, client, clock=clock, rng=rng).run()
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], object]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags and environment variables of ``gpudra-controller``."""
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from gpudra.api.names import check_dns_label, check_driver_name
+from gpudra.driver.observability.options import (
+    EnvironmentParser,
+    ProcessOptions,
+    add_process_arguments,
+    process_options,
+)
+
+DEFAULT_DRIVER = "gpu.gpudra.io"
+DEFAULT_NAMESPACE = "gpudra-system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the cluster side runs.
+
+    Attributes:
+        driver: name of the DRA driver whose pools are looked after.
+        namespace: where the lease lives.
+        instance: who this process is; unique in the cluster.
+        kubeconfig: file; None inside a cluster.
+        version: of gpudra.
+        process: logs and status server.
+    """
+
+    driver: str
+    namespace: str
+    instance: str
+    kubeconfig: str | None
+    version: str
+    process: ProcessOptions
+
+
+def parse(
+    argv: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+) -> Options:
+    """Options from the command line, then from ``GPUDRA_…`` variables, then defaults.
+
+    Raises:
+        InputError: a value cannot be used.
+        SystemExit: ``--help``, ``--version`` or wrong usage.
+    """
+    parser = EnvironmentParser(
+        prog="gpudra-controller",
+        description="The cluster side of gpudra: holds what nodes publish against each other.",
+    )
+    gpudra_version = version("gpudra")
+    parser.add_argument("--version", action="version", version=f"gpudra {gpudra_version}")
+    parser.add_argument("--driver-name", default=DEFAULT_DRIVER, help="name of the DRA driver")
+    parser.add_argument("--namespace", default=DEFAULT_NAMESPACE, help="namespace of the lease")
+    parser.add_argument(
+        "--instance", default="", help="name of this instance (default: host name and a number)"
+    )
+    parser.add_argument("--kubeconfig", help="kubeconfig file, outside of a cluster")
+    add_process_arguments(parser, http_endpoint="127.0.0.1:8081")
+    args = parser.parse_environment(argv, os.environ if environment is None else environment)
+    return Options(
+        driver=check_driver_name(args.driver_name, "driver-name"),
+        namespace=check_dns_label(args.namespace, "namespace"),
+        instance=args.instance or f"{socket.gethostname()}-{secrets.token_hex(4)}",
+        kubeconfig=args.kubeconfig,
+        version=gpudra_version,
+        process=process_options(args),
+    )
