@@ -12,7 +12,6 @@ and wait while there are not ``resourceSliceCount`` of them. Hence:
 """
 
 import dataclasses
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,9 @@ from gpudra.api.codec import ApiObject, camel
 from gpudra.api.meta import OwnerReference
 from gpudra.api.resource_v1 import Device, DeviceTaint, ResourceSlice
 from gpudra.driver.core.resourceslices import DesiredPool, DesiredSlice, resource_slices
+
+# One entry per class of the API, made on first use.
+_FIELDS: dict[type[ApiObject], tuple[tuple[str, str], ...]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,14 +224,16 @@ def _outer(path: str) -> list[str]:
     return [path[:place] for place, char in enumerate(path) if place and char in ".["]
 
 
-@functools.lru_cache(maxsize=64)
-def _fields(cls: type[Any]) -> tuple[tuple[str, str], ...]:
+def _fields(cls: type[ApiObject]) -> tuple[tuple[str, str], ...]:
     """Name of every field in Python and in JSON; ``extra`` is left out."""
-    return tuple(
-        (one.name, one.metadata.get("json", camel(one.name)))
-        for one in dataclasses.fields(cls)
-        if one.name != "extra"
-    )
+    found = _FIELDS.get(cls)
+    if found is None:
+        found = _FIELDS[cls] = tuple(
+            (one.name, one.metadata.get("json", camel(one.name)))
+            for one in dataclasses.fields(cls)
+            if one.name != "extra"
+        )
+    return found
 
 
 def _equal(wanted: Any, found: Any, path: str, dropped: Collection[str]) -> bool:
