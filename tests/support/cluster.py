@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from gpudra.api.errors import ExpiredError, NotFoundError
+from gpudra.api.errors import ExpiredError
 from gpudra.controller.ctl.local.apiclient import ApiClient
 from gpudra.controller.ctl.local.components import control_plane
 from gpudra.controller.ctl.local.images import BUSYBOX_IMAGE
@@ -197,12 +197,21 @@ class Cluster:
             raise AssertionError(f"{error}\n{events[-3000:]}") from error
 
     def delete_namespace(self, name: str) -> None:
-        """Delete a namespace and wait until all in it is gone."""
-        try:
-            self.client.request("DELETE", f"{CORE}/namespaces/{name}")
-        except NotFoundError:
-            return
-        self.wait_gone(f"{CORE}/namespaces", name)
+        """Delete pods and claims, wait until they hold no device any more, and give up the namespace.
+
+        Deleting the namespace alone would do, after the five seconds that its controller waits.
+        """
+        pods, claims = (
+            f"{CORE}/namespaces/{name}/pods",
+            f"{RESOURCE}/namespaces/{name}/resourceclaims",
+        )
+        for collection in (pods, claims):
+            self.client.request("DELETE", f"{collection}")
+        for collection in (pods, claims):
+            self.wait_list(
+                collection, lambda items: not items, what=f"{collection} to be empty", timeout=90
+            )
+        self.client.request("DELETE", f"{CORE}/namespaces/{name}")
 
 
 def _apply_event(items: dict[str, Object], event: Object) -> bool:
@@ -236,7 +245,7 @@ def busybox_pod(
     body: Object = {
         "containers": [container],
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 0,
+        "terminationGracePeriodSeconds": 1,
         **spec,
     }
     if node:
