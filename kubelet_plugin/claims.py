@@ -9,7 +9,7 @@ checkpoint.
 import random
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from gpudra.api.errors import (
     ApiError,
@@ -22,13 +22,25 @@ from gpudra.api.errors import (
 from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.prepare import ClaimAllocation, allocation_of
 from gpudra.driver.kube.backoff import Backoff
-from gpudra.driver.kube.client import KubeApi
 from gpudra.driver.kube.clock import Clock
-from gpudra.driver.kube.resources import RESOURCE_CLAIMS
+from gpudra.driver.kube.resources import RESOURCE_CLAIMS, Obj, Resource
+from gpudra.driver.kube.verbs import ListResult
 from gpudra.kubelet_plugin.records import ClaimRecord, ClaimRef
 
 # The kubelet gives a call 45 s and has just read the claim itself: a longer outage is its affair.
 RETRY_BUDGET = 10.0
+
+
+class ClaimApi(Protocol):
+    """What is asked of the API client."""
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
+        """One object."""
+        ...
+
+    async def list(self, resource: Resource, namespace: str | None = None) -> ListResult:
+        """All objects."""
+        ...
 
 
 class Presence(StrEnum):
@@ -43,7 +55,7 @@ class ClaimReader:
     """GETs of claims, for one driver."""
 
     def __init__(
-        self, api: KubeApi, driver: str, *, clock: Clock, rng: random.Random | None = None
+        self, api: ClaimApi, driver: str, *, clock: Clock, rng: random.Random | None = None
     ) -> None:
         self._api = api
         self._driver = driver

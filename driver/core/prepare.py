@@ -164,7 +164,7 @@ def plan(
             node cannot prepare, or configuration that does not fit.
     """
     parts: dict[str, AllocatableDevice] = {}
-    holds: dict[Hold, None] = {}
+    holds: list[Hold] = []
     answers: dict[str, PreparedDevice] = {}
     for result in claim.results:
         device = _device_of(claim, result, devices, pool)
@@ -172,8 +172,9 @@ def plan(
         check_config(claim, result, device, stored=stored)
         name = cdi.device_name(claim.uid, device.name, result.share_id)
         parts[name] = device
-        if not result.admin_access:
-            holds[hold_of(device)] = None
+        hold = hold_of(device)
+        if not result.admin_access and hold not in holds:
+            holds.append(hold)
         answers[name] = _answer(driver, name, result, answers.get(name))
     steps = (Step(kind=CDI_FILE, args={"file": cdi.file_name(driver, claim.uid)}),)
     return PreparePlan(
