@@ -289,8 +289,9 @@ EXPORT uint32_t nvmlDeviceGetNvLinkVersion(handle device, uint32_t number, uint3
 {
     uint32_t answer = OK;
     ENTER(gpu, device);
-    if (link_of(gpu, number, &answer))
-        *version = gpu->architecture >= 10 ? 7 : gpu->architecture >= 9 ? 6 : 5;
+    const struct link *link = link_of(gpu, number, &answer);
+    if (link)
+        *version = link->version;
     return leave(answer);
 }
 

@@ -70,6 +70,7 @@ static int load_links(struct gpu *gpu, const struct json *from)
             return 0;
         struct link *link = &gpu->links[gpu->link_count++];
         link->active = U32(one, "active", 1);
+        link->version = U32(one, "version", 0);
         link->remote_type = U32(one, "remoteType", 255);
         snprintf(link->remote_bus_id, sizeof(link->remote_bus_id), "%s", json_text(one, "remoteBusId", ""));
     }

@@ -51,7 +51,7 @@ struct gpu_instance {
 };
 
 struct link {
-    uint32_t active, remote_type; /* 0 GPU, 1 IBM NPU, 2 switch, 255 unknown */
+    uint32_t active, version, remote_type; /* 0 GPU, 1 IBM NPU, 2 switch, 255 unknown */
     char remote_bus_id[32];
 };
 

@@ -111,7 +111,7 @@ def read_gpu(
         compute_capability=(capability[0], capability[1]) if capability else None,
         addressing_mode=_ADDRESSING.get(addressing) if addressing is not None else None,
         memory_bytes=memory,
-        unified_memory=memory is None or None,
+        unified_memory=memory is None,
         pci=pci,
         numa_node=numa if numa is not None else _numa_by_nvml(handle, asker),
         nvlinks=_read_links(handle, asker),
@@ -197,6 +197,8 @@ def _read_fabric(handle: Any, asker: Asker) -> FabricInfo | None:
             continue
         # The state is one byte in the library and a word in the binding.
         state = _FABRIC_STATES.get(info.state & 0xFF, FabricState.NOT_SUPPORTED)
+        if state is FabricState.NOT_SUPPORTED:
+            return None
         return FabricInfo(
             state=state,
             status=info.status,
