@@ -116,7 +116,7 @@ def test_a_token_without_a_node_writes_no_slice(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", f"{RESOURCE}/resourceclaims"),
+        ("GET", f"{RESOURCE}/resourceclaims?watch=true"),
         ("GET", f"{CORE}/secrets"),
         ("GET", f"{CORE}/nodes"),
         ("GET", f"{CORE}/pods"),
@@ -126,7 +126,7 @@ def test_a_token_without_a_node_writes_no_slice(cluster: Cluster) -> None:
     ],
 )
 def test_nothing_else_is_allowed(plugin: ApiClient, method: str, path: str) -> None:
-    """Lists of claims, secrets, nodes or pods, and writes to specs, are forbidden."""
+    """Watching claims, listing secrets, nodes or pods, and writes to specs, are forbidden."""
     with pytest.raises(ForbiddenError):
         plugin.request(method, path, {} if method == "PATCH" else None, content_type=MERGE_PATCH)
 
