@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart: rendered by a real helm, accepted by a real API server, true to the programs."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from gpudra.controller import options as controller_options
+from gpudra.controller.ctl.local.layout import checkout_dir
+from tests.support.cluster import Cluster
+from tests.support.helm import CHART, IMAGE, NAMESPACE, Helm, find
+
+MANIFESTS = checkout_dir() / "deploy" / "manifests"
+PLUGIN = "gpudra-kubelet-plugin"
+CONTROLLER = "gpudra-controller"
+
+
+@pytest.fixture(scope="module")
+def helm() -> Helm:
+    """helm, built once."""
+    return Helm.built()
+
+
+@pytest.fixture(scope="module")
+def objects(helm: Helm) -> list[dict[str, Any]]:
+    """The chart with its default values."""
+    return helm.template()
+
+
+def manifest(name: str) -> list[dict[str, Any]]:
+    """The objects of a plain manifest."""
+    return list(yaml.safe_load_all((MANIFESTS / name).read_text()))
+
+
+def container(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    """The only container of a workload."""
+    (found,) = find(objects, kind, name)["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_helm_finds_nothing_to_complain_about(helm: Helm) -> None:
+    """``helm lint --strict`` passes."""
+    done = helm.run("lint", str(CHART), "--strict", "--set", f"image.repository={IMAGE}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_server_accepts_every_object(cluster: Cluster, objects: list[dict[str, Any]]) -> None:
+    """A dry run on the real API server neither refuses an object nor warns about a field."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump(namespace))
+    said = cluster.kubectl(
+        *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"),
+        stdin=yaml.safe_dump_all(objects),
+    )
+    assert len(said.splitlines()) == len(objects)
+
+
+def test_an_image_has_to_be_named(helm: Helm) -> None:
+    """Without one, helm says what is missing instead of rendering something that cannot run."""
+    done = helm.run("template", "gpudra", str(CHART))
+    assert done.returncode != 0
+    assert "image.repository must name an image" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "kubeletPlugin.deviceLib=magic",
+        "driverName=Not-A-Name",
+        "controller.replicas=0",
+        "kubeletPlugin.cdiDir=relative/path",
+        "unknown=1",
+    ],
+)
+def test_values_are_checked(helm: Helm, wrong: str) -> None:
+    """A value that cannot work is refused with its path."""
+    values = ("--set", f"image.repository={IMAGE}", "--set", wrong)
+    done = helm.run("template", "gpudra", str(CHART), *values)
+    assert done.returncode != 0
+    assert wrong.partition("=")[0].replace(".", "/") in done.stderr
+
+
+@pytest.mark.parametrize("name", ["rbac.yaml", "deviceclasses.yaml"])
+def test_the_plain_manifests_say_the_same(objects: list[dict[str, Any]], name: str) -> None:
+    """What the local cluster applies is what the chart renders, labels apart."""
+    for plain in manifest(name):
+        if plain["kind"] == "Namespace":
+            continue
+        rendered = find(objects, plain["kind"], plain["metadata"]["name"])
+        assert without_metadata(rendered) == without_metadata(plain)
+        assert rendered["metadata"].get("namespace") == plain["metadata"].get("namespace")
+
+
+def without_metadata(found: dict[str, Any]) -> dict[str, Any]:
+    """Everything but names and labels."""
+    return {key: value for key, value in found.items() if key != "metadata"}
+
+
+def test_the_controller_understands_its_arguments(objects: list[dict[str, Any]]) -> None:
+    """Flags and variables of the Deployment are those of the program."""
+    found = container(objects, "Deployment", CONTROLLER)
+    variables = {entry["name"]: NAMESPACE for entry in found["env"]}
+    assert found["command"] == ["gpudra-controller"]
+    parsed = controller_options.parse(found["args"], variables)
+    assert (parsed.namespace, parsed.instance) == (NAMESPACE, NAMESPACE)
+    assert parsed.process.http_host == ""
+
+
+def test_the_controller_runs_without_rights_on_the_node(objects: list[dict[str, Any]]) -> None:
+    """No root, no privileges, no writable root file system, no host folders."""
+    pod = find(objects, "Deployment", CONTROLLER)["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "volumes" not in pod
+
+
+def test_agents_are_replaced_without_a_gap(objects: list[dict[str, Any]]) -> None:
+    """The new pod starts beside the old one, and the old one goes when the new one is ready."""
+    update = find(objects, "DaemonSet", PLUGIN)["spec"]["updateStrategy"]
+    assert update["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_an_own_hardware_document_is_mounted(helm: Helm) -> None:
+    """Values may carry a whole Hardware document; changing it restarts the agents."""
+
+    def rendered(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        found = helm.template("--set", f"kubeletPlugin.hardware.metadata.name={name}")
+        return find(found, "ConfigMap", f"{PLUGIN}-hardware"), find(found, "DaemonSet", PLUGIN)
+
+    config, agent = rendered("mine")
+    assert yaml.safe_load(config["data"]["hardware.yaml"]) == {"metadata": {"name": "mine"}}
+    pod = agent["spec"]["template"]
+    assert "--hardware=/etc/gpudra/hardware.yaml" in pod["spec"]["containers"][0]["args"]
+    assert (
+        pod["metadata"]["annotations"]
+        != rendered("other")[1]["spec"]["template"]["metadata"]["annotations"]
+    )
+
+
+def test_another_driver_name_reaches_every_object(helm: Helm) -> None:
+    """Classes, roles, folders and flags follow ``driverName``."""
+    found = helm.template("--set", "driverName=gpu.example.com")
+    text = yaml.safe_dump_all(found)
+    assert "gpu.gpudra.io" not in text
+    assert find(found, "DeviceClass", "nvidia.gpu.example.com")
+
+
+def test_parts_can_be_left_out(helm: Helm) -> None:
+    """No controller, no classes, no policy, no extended resource: what remains still renders."""
+    found = helm.template(
+        *("--set", "controller.enabled=false", "--set", "deviceClasses.create=false"),
+        *("--set", "admissionPolicy.enabled=false"),
+    )
+    kinds = {one["kind"] for one in found}
+    assert kinds == {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet"}
+    plain = helm.template("--set", "deviceClasses.nvidia.extendedResourceName=")
+    assert "extendedResourceName" not in find(plain, "DeviceClass", "nvidia.gpu.gpudra.io")["spec"]
