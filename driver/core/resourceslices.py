@@ -196,7 +196,7 @@ def cut_pool(
     devices = [device for group in groups for device in group]
     check_devices(devices)
     _check_references(devices, counter_sets)
-    base = _base_name(pool, driver)
+    base = slice_base_name(pool, driver)
     size = MAX_COUNTER_SETS_PER_SLICE
     counters = [
         DesiredSlice(
@@ -257,8 +257,8 @@ def _check_references(devices: Iterable[Device], sets: Iterable[CounterSet]) -> 
                     )
 
 
-def _base_name(pool: str, driver: str) -> str:
-    """``<pool>-<driver>``; a name too long for an object is cut and made unique by a hash.
+def slice_base_name(pool: str, driver: str) -> str:
+    """What the names of a pool's slices begin with: ``<pool>-<driver>``; a name too long for an object is cut and made unique by a hash.
 
     Slashes of a fabric's pool name become dashes, which needs the hash as well.
     """
