@@ -8,6 +8,7 @@ import yaml
 
 from gpudra.controller import options as controller_options
 from gpudra.controller.ctl.local.layout import checkout_dir
+from gpudra.kubelet_plugin import options as plugin_options
 from tests.support.cluster import Cluster
 from tests.support.helm import CHART, IMAGE, NAMESPACE, Helm, find
 
@@ -104,7 +105,20 @@ def test_the_controller_understands_its_arguments(objects: list[dict[str, Any]])
     assert found["command"] == ["gpudra-controller"]
     parsed = controller_options.parse(found["args"], variables)
     assert (parsed.namespace, parsed.instance) == (NAMESPACE, NAMESPACE)
-    assert parsed.process.http_host == ""
+    assert parsed.process.http_host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("values", [(), ("--set", "kubeletPlugin.hardware.kind=Hardware")])
+def test_the_agent_understands_its_arguments(helm: Helm, values: tuple[str, ...]) -> None:
+    """Flags and variables of the DaemonSet are those of the program; sockets are unique a pod."""
+    found = container(helm.template(*values), "DaemonSet", PLUGIN)
+    variables = {entry["name"]: "node-a" for entry in found["env"]}
+    assert found["command"] == ["gpudra-kubelet-plugin"]
+    parsed = plugin_options.parse(found["args"], variables)
+    assert (parsed.node_name, parsed.instance_uid) == ("node-a", "node-a")
+    mounts = {mount["mountPath"] for mount in found["volumeMounts"]}
+    assert {str(parsed.state_folder), str(parsed.cdi_dir)} <= mounts
+    assert str(parsed.kubelet_root / "plugins_registry") in mounts
 
 
 def test_the_controller_runs_without_rights_on_the_node(objects: list[dict[str, Any]]) -> None:
