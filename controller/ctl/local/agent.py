@@ -7,7 +7,6 @@ server puts the node's name into the identity of such a token, which the admissi
 ``deploy/manifests/rbac.yaml`` compares with the slice that is written.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -182,14 +181,3 @@ class Agent:
         newest = newest_source(checkout_dir())
         os.utime(mark, (newest, newest))
         return mark
-
-
-def token_identity(token: str) -> dict[str, Any]:
-    """The claims inside a service account token, unverified; for messages and tests."""
-    import base64
-
-    payload = token.split(".")[1]
-    claims: dict[str, Any] = json.loads(
-        base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
-    )
-    return claims

@@ -5,11 +5,12 @@ The cluster is set up with a handful of requests from one thread, long before an
 runs in it; the asynchronous client of the driver would be more machinery than the task.
 """
 
+import contextlib
 import http.client
 import json
 import ssl
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,15 +90,19 @@ class ApiClient:
         )
 
     def _send(
-        self, method: str, path: str, body: Any, content_type: str, timeout: float
-    ) -> tuple[http.client.HTTPSConnection, http.client.HTTPResponse]:
+        self,
+        connection: http.client.HTTPSConnection,
+        method: str,
+        path: str,
+        body: Any,
+        content_type: str = "application/json",
+    ) -> http.client.HTTPResponse:
         headers = {"Accept": "application/json", "Content-Type": content_type}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            connection = self._connection(timeout)
             connection.request(method, path, None if body is None else json.dumps(body), headers)
-            return connection, connection.getresponse()
+            return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise UnavailableError(
                 f"{method} {path} got no answer ({error})",
@@ -119,15 +124,21 @@ class ApiClient:
         Raises:
             ApiError: of the class that fits the status, with the server's message.
         """
-        connection, response = self._send(method, path, body, content_type, timeout)
-        try:
-            payload = response.read()
-        finally:
-            connection.close()
-        if response.status >= http.client.BAD_REQUEST:
-            raise _error(response.status, payload, f"{method} {path}")
-        answer: dict[str, Any] = json.loads(payload) if payload else {}
-        return answer
+        with contextlib.closing(self._connection(timeout)) as connection:
+            response = self._send(connection, method, path, body, content_type)
+            return _answer(response, f"{method} {path}")
+
+    def create_all(self, path: str, bodies: Iterable[dict[str, Any]]) -> Iterator[None]:
+        """Create objects over one connection, yielding after each; existing ones are left alone.
+
+        Raises:
+            ApiError: as `request`.
+        """
+        with contextlib.closing(self._connection(30)) as connection:
+            for body in bodies:
+                with contextlib.suppress(AlreadyExistsError):
+                    _answer(self._send(connection, "POST", path, body), f"POST {path}")
+                yield
 
     def apply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Server-side apply of one object, taking over fields that others own."""
@@ -148,16 +159,26 @@ class ApiClient:
         joiner = "&" if "?" in path else "?"
         seconds = max(1, int(timeout))
         query = f"{path}{joiner}watch=1&resourceVersion={resource_version}&timeoutSeconds={seconds}"
-        connection, response = self._send("GET", query, None, "application/json", timeout + 5)
-        try:
+        with contextlib.closing(self._connection(timeout + 5)) as connection:
+            response = self._send(connection, "GET", query, None)
             if response.status >= http.client.BAD_REQUEST:
                 raise _error(response.status, response.read(), f"watch {path}")
-            for line in response:
-                yield json.loads(line)
-        except TimeoutError:
-            return
-        finally:
-            connection.close()
+            with response, contextlib.suppress(TimeoutError):
+                for line in response:
+                    yield json.loads(line)
+
+
+def _answer(response: http.client.HTTPResponse, what: str) -> dict[str, Any]:
+    """The object in a whole response, read to its end so that the connection can go on.
+
+    Raises:
+        ApiError: the status is not one of success.
+    """
+    payload = response.read()
+    if response.status >= http.client.BAD_REQUEST:
+        raise _error(response.status, payload, what)
+    answer: dict[str, Any] = json.loads(payload) if payload else {}
+    return answer
 
 
 def _error(status: int, payload: bytes, what: str) -> ApiError:

@@ -9,7 +9,7 @@ run, and end only when deleted with grace period 0.
 from collections.abc import Callable
 from typing import Any
 
-from gpudra.api.errors import AlreadyExistsError, NotFoundError
+from gpudra.api.errors import NotFoundError
 from gpudra.controller.ctl.local.apiclient import ApiClient
 
 LABEL = "gpudra.io/fake"
@@ -68,13 +68,9 @@ def existing(client: ApiClient) -> set[str]:
 def ensure(client: ApiClient, count: int, report: Callable[[str], None]) -> None:
     """Have exactly ``count`` fake nodes; ``report`` hears how far it is."""
     wanted, have = node_names(count), existing(client)
-    for done, name in enumerate(wanted, start=1):
-        if name not in have:
-            try:
-                client.request("POST", _NODES, fake_node(name))
-            except AlreadyExistsError:  # an earlier try that was answered too late
-                continue
-        report(f"{done} of {count} nodes")
+    missing = [fake_node(name) for name in wanted if name not in have]
+    for done, _ in enumerate(client.create_all(_NODES, missing), start=1):
+        report(f"{done} of {len(missing)} created")
     for name in sorted(have - set(wanted)):
         try:
             client.request("DELETE", f"{_NODES}/{name}")

@@ -16,11 +16,11 @@ from gpudra.api.errors import InputError
 
 DIR_VARIABLE = "GPUDRA_LOCAL_DIR"
 
-SHORT_DIR_LIMIT = 44
+SHORT_DIR_LIMIT = 40
 """Longest state folder, in bytes, whose sockets fit into a socket address (107 bytes).
 
-The longest name below it is ``/node-1/kubelet/plugins_registry/`` and the socket of a plugin;
-a longer folder is reached through a short link below ``/run``.
+The longest name below it is ``/node-1/kubelet/plugins_registry/`` and the socket of a plugin,
+which is left 34 bytes; a longer folder is reached through a short link below ``/run``.
 """
 
 RUN_DIR = Path("/run/gpudra")
@@ -160,10 +160,13 @@ class Layout:
             self.images_dir,
         ):
             path.mkdir(mode=0o700, exist_ok=True)
-        if self.short_base != self.base:
-            RUN_DIR.mkdir(parents=True, exist_ok=True)
+        if self.short_base != self.base and not self._has_link():
             self.remove_link()
+            RUN_DIR.mkdir(parents=True, exist_ok=True)
             self.short_base.symlink_to(self.base)
+
+    def _has_link(self) -> bool:
+        return self.short_base.is_symlink() and self.short_base.readlink() == self.base
 
     def remove_link(self) -> None:
         """Remove the short link, if there is one."""
