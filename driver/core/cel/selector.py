@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled selectors: the front door of this package.
+
+``compile_selector`` parses, checks, prices and plans an expression once; the allocator then asks
+``matches`` for each device.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+from gpudra.driver.core.cel.ast import Node
+from gpudra.driver.core.cel.checker import check
+from gpudra.driver.core.cel.cost_static import estimate
+from gpudra.driver.core.cel.device import CelDevice, Frame
+from gpudra.driver.core.cel.environment import Environment, environment
+from gpudra.driver.core.cel.errors import CelEvaluationError, CelSyntaxError, CelTypeError
+from gpudra.driver.core.cel.explain import Explanation, explain
+from gpudra.driver.core.cel.parser import Parsed, parse
+from gpudra.driver.core.cel.planner import Program, plan
+from gpudra.driver.core.cel.types import BOOL
+from gpudra.driver.core.cel.validators import validate
+from gpudra.driver.core.cel.values import Value, type_name
+
+COST_LIMIT = 1_000_000  # CELSelectorExpressionMaxCost, at admission and for each evaluation
+# The estimate is upstream's; it may be a little low for dynamic values. Below a tenth of the limit
+# no evaluation can reach it, so nothing needs to be counted.
+_SURELY_CHEAP = COST_LIMIT // 10
+_CACHE_SIZE = 4096
+
+
+class CompiledSelector:
+    """One expression, ready to be asked.
+
+    Attributes:
+        expression: the text.
+        cost_estimate: worst-case cost; the API server refuses selectors above ``COST_LIMIT``.
+    """
+
+    __slots__ = (
+        "_clauses",
+        "_counted",
+        "_environment",
+        "_parsed",
+        "_plain",
+        "cost_estimate",
+        "expression",
+    )
+
+    def __init__(self, expression: str, rules: Environment) -> None:
+        self.expression = expression
+        self._environment = rules
+        self._parsed: Parsed = parse(expression)
+        root = self._parsed.root
+        check(expression, root, rules)
+        validate(expression, root)
+        _check_result(expression, root, rules)
+        self.cost_estimate = estimate(root)
+        self._counted: Program | None = None
+        self._clauses: list[tuple[str, Program, list[tuple[str, Program]]]] | None = None
+        if self.cost_estimate <= _SURELY_CHEAP:
+            self._plain: Program | None = plan(expression, root, rules, counted=False)
+        else:
+            self._plain = None
+            self._counted = plan(expression, root, rules, counted=True)
+
+    @property
+    def too_costly(self) -> bool:
+        """Whether the API server would refuse to store the expression."""
+        return self.cost_estimate > COST_LIMIT
+
+    def matches(self, device: CelDevice) -> bool:
+        """Whether the device is selected.
+
+        Raises:
+            CelEvaluationError: there is no answer, for example for want of an attribute.
+        """
+        plain = self._plain
+        if plain is None:
+            return self.evaluate(device)[0]
+        try:
+            target: Any = Frame(device, plain.variables, 0) if plain.variables else device
+            answer = plain.run(target)
+        except RecursionError as error:
+            raise _too_deep() from error
+        if answer is True or answer is False:
+            return bool(answer)
+        raise _no_bool(answer)
+
+    def evaluate(self, device: CelDevice) -> tuple[bool, int]:
+        """As ``matches``, and the cost of this evaluation.
+
+        Raises:
+            CelEvaluationError: there is no answer.
+            CelCostExceeded: it would cost more than ``COST_LIMIT``.
+        """
+        answer, cost = self.value(device)
+        if answer is True or answer is False:
+            return bool(answer), cost
+        raise _no_bool(answer)
+
+    def value(self, device: CelDevice) -> tuple[Value, int]:
+        """The value whatever its type, and the cost; tests compare these with upstream.
+
+        Raises:
+            CelEvaluationError: there is none.
+        """
+        if self._counted is None:
+            self._counted = plan(
+                self.expression, self._parsed.root, self._environment, counted=True
+            )
+        frame = Frame(device, self._counted.variables, COST_LIMIT)
+        try:
+            return self._counted.run(frame), frame.cost
+        except RecursionError as error:
+            raise _too_deep() from error
+
+    def explain(self, device: CelDevice) -> list[Explanation]:
+        """What each clause of the outermost ``&&`` says about a device, and what it read.
+
+        Never raises for the device's sake: errors are part of the answer.
+        """
+        return explain(self.expression, self._parsed.clauses, self._environment, device)
+
+
+def _check_result(expression: str, root: Node, rules: Environment) -> None:
+    if root.type in {BOOL, rules.attribute}:
+        return
+    raise CelTypeError(
+        f"a selector is a bool, this is a {root.type}",
+        expression=expression,
+        offset=root.pos,
+        hint="compare it with something",
+    )
+
+
+def _no_bool(value: Value) -> CelEvaluationError:
+    return CelEvaluationError(
+        f"the selector gives a {type_name(value)} instead of a bool", hint="compare it"
+    )
+
+
+def _too_deep() -> CelEvaluationError:
+    return CelEvaluationError("the expression is nested too deeply to be evaluated")
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _compile(expression: str, list_attributes: bool) -> CompiledSelector:  # noqa: FBT001
+    try:
+        return CompiledSelector(expression, environment(list_attributes=list_attributes))
+    except RecursionError as error:
+        raise CelSyntaxError(
+            "the expression is nested too deeply", expression=expression, hint="split it"
+        ) from error
+
+
+def compile_selector(expression: str, *, list_attributes: bool = False) -> CompiledSelector:
+    """Compiles a selector, or takes it from a bounded cache.
+
+    Args:
+        expression: the text of ``selectors[].cel.expression``.
+        list_attributes: use the rules by which the scheduler reads stored expressions: attributes
+            may be lists, ``includes()`` exists. Without it, the rules by which the API server admits
+            new ones while the feature gate DRAListTypeAttributes is off.
+
+    Raises:
+        CelSyntaxError: it is no CEL.
+        CelTypeError: names or types do not fit.
+    """
+    return _compile(expression, list_attributes)
