@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of ResourceSlices that the API server would have enforced, for slices from files.
+
+Called by ``objects``. Only what could mislead an answer is looked at; limits of size are not.
+"""
+
+from gpudra.api.errors import InputError
+from gpudra.api.names import (
+    check_dns_label,
+    check_driver_name,
+    check_pool_name,
+    check_qualified_name,
+)
+from gpudra.api.resource_v1 import Device, ResourceSlice
+
+
+def check_slice(one: ResourceSlice) -> None:
+    """Names are names, and amounts are not negative.
+
+    Raises:
+        InputError: the first rule that is broken; the field is named.
+    """
+    spec = one.spec
+    check_driver_name(spec.driver, "spec.driver")
+    check_pool_name(spec.pool.name, "spec.pool.name")
+    names: set[str] = set()
+    for index, device in enumerate(spec.devices):
+        place = f"spec.devices[{index}]"
+        _check_device(device, place)
+        if device.name in names:
+            raise InputError(f"device name {device.name} twice", field=f"{place}.name")
+        names.add(device.name)
+    for index, counter_set in enumerate(spec.shared_counters):
+        place = f"spec.sharedCounters[{index}]"
+        check_dns_label(counter_set.name, f"{place}.name")
+        for name, counter in counter_set.counters.items():
+            if counter.value.nanos < 0:
+                raise InputError(
+                    f"{counter.value} is negative", field=f"{place}.counters[{name}].value"
+                )
+
+
+def _check_device(device: Device, place: str) -> None:
+    check_dns_label(device.name, f"{place}.name")
+    for name in device.attributes:
+        check_qualified_name(name, f"{place}.attributes[{name}]")
+    for name, capacity in device.capacity.items():
+        field = f"{place}.capacity[{name}]"
+        check_qualified_name(name, field)
+        if capacity.value.nanos < 0:
+            raise InputError(f"{capacity.value} is negative", field=f"{field}.value")
+    for index, consumption in enumerate(device.consumes_counters):
+        for name, counter in consumption.counters.items():
+            if counter.value.nanos < 0:
+                raise InputError(
+                    f"{counter.value} is negative",
+                    field=f"{place}.consumesCounters[{index}].counters[{name}].value",
+                )

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why claims are not allocated: per request and device the first reason, counted and summed up.
+
+Works on what the allocator worked with, so an explanation never contradicts an answer. Called by
+``gpudra allocate`` and ``gpudra explain``, and by the controller for conditions of claims.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpudra.api.quantity import Format, Quantity
+from gpudra.api.resource_v1 import Device, ResourceClaim
+from gpudra.driver.core.allocator.constraints import ConstraintPlan, elements, lookup_attribute
+from gpudra.driver.core.allocator.counters import IslandState, join_groups, take
+from gpudra.driver.core.allocator.facts import Verdict
+from gpudra.driver.core.allocator.holdings import Hold
+from gpudra.driver.core.allocator.index import ClusterIndex
+from gpudra.driver.core.allocator.question import Question
+from gpudra.driver.core.allocator.requests import Alternative, ClaimPlan, Plan
+from gpudra.driver.core.allocator.types import Answer, DeviceId, Reason, Refusal
+from gpudra.driver.core.allocator.view import NodeView, PoolRecord
+from gpudra.driver.core.cel import CelDevice
+
+
+class Kind(StrEnum):
+    """The kinds of reasons, in the order in which they are looked for."""
+
+    POOL_INCOMPLETE = "pool-incomplete"
+    POOL_INVALID = "pool-invalid"
+    CLASS_SELECTOR = "class-selector"
+    SELECTOR = "selector"
+    SELECTOR_ERROR = "selector-error"
+    CAPACITY = "capacity"
+    TAINT = "taint"
+    NODE_OPERATIONS = "node-operations"
+    IN_USE = "in-use"
+    COUNTERS_UNKNOWN = "counters-unknown"
+    COUNTERS = "counters"
+    COMPATIBILITY = "compatibility-groups"
+    CAPACITY_IN_USE = "capacity-in-use"
+    CONSTRAINT = "constraint"
+    FITS = "fits"  # nothing is wrong with this device alone
+
+
+@dataclass(frozen=True, slots=True)
+class RequestExplanation:
+    """One request, or one alternative of a prioritised list.
+
+    Attributes:
+        claim: ``namespace/name``.
+        request: ``request`` or ``request/alternative``.
+        wanted: devices asked for; 0 means all.
+        devices: devices that the node has.
+        counts: reason kind and number of devices, the most frequent first.
+    """
+
+    claim: str
+    request: str
+    wanted: int
+    devices: int
+    counts: tuple[tuple[Kind, int], ...]
+
+    @property
+    def fitting(self) -> int:
+        """Devices that serve the request when nothing else is asked for."""
+        return dict(self.counts).get(Kind.FITS, 0)
+
+    def sentence(self) -> str:
+        """``request gpu wants 4: 2 of 8 devices fit; 4 of 8 devices: in-use; ...``."""
+        wanted = str(self.wanted) if self.wanted else "all"
+        parts = [
+            f"{count} of {self.devices} devices: {kind.value}"
+            for kind, count in self.counts
+            if kind is not Kind.FITS
+        ]
+        parts.insert(0, f"{self.fitting} of {self.devices} devices fit")
+        return f"request {self.request} wants {wanted}: {'; '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything about one question on one node.
+
+    Attributes:
+        answer: the answer that is explained.
+        requests: per request and alternative.
+        binding: what keeps the claims as a whole from being allocated, in one sentence.
+        reasons: per device and request.
+    """
+
+    answer: Answer
+    requests: tuple[RequestExplanation, ...]
+    binding: str
+    reasons: tuple[Reason, ...]
+
+
+def explain_claims(
+    index: ClusterIndex, claims: Sequence[ResourceClaim], node: str, answer: Answer | None = None
+) -> Explanation:
+    """Explains why claims are, or are not, allocated on a node.
+
+    Args:
+        index: the cluster.
+        claims: those of the question; claims that are allocated already are left out.
+        node: its name.
+        answer: of the allocator, if it was asked before.
+
+    Raises:
+        KeyError: nobody knows such a node.
+    """
+    waiting = [claim for claim in claims if claim.status.allocation is None]
+    if answer is None:
+        answer = index.allocate(claims, node)
+    view = index.state.view(node)
+    try:
+        plan = index.plan(waiting)
+    except Refusal as refusal:
+        return Explanation(answer, (), refusal.message, ())
+    explainer = _Explainer(index.question(plan), plan, view)
+    requests, reasons = explainer.everything()
+    binding = "" if answer.fits else _binding(index, waiting, answer, requests)
+    return Explanation(answer, requests, binding, reasons)
+
+
+class _Explainer:
+    """Looks at every device of a node through one plan."""
+
+    def __init__(self, question: Question, plan: Plan, view: NodeView) -> None:
+        self._question = question
+        self._plan = plan
+        self._view = view
+        self._template = question.template(view)
+        self._islands = question.islands(view, self._template)
+        self._kinds = [
+            kind
+            for part in question.parts(view)
+            for kind in (part.kinds[index] for index in part.indices)
+        ]
+
+    def everything(self) -> tuple[tuple[RequestExplanation, ...], tuple[Reason, ...]]:
+        """All requests, all devices, then the pools that fail as a whole."""
+        requests, reasons = [], []
+        for c, claim in enumerate(self._plan.claims):
+            for r, request in enumerate(claim.requests):
+                for a, alternative in enumerate(request.alternatives):
+                    own = self._request(c, r, a, claim, alternative)
+                    reasons.extend(own)
+                    counts = Counter(Kind(reason.reason) for reason in own)
+                    requests.append(
+                        RequestExplanation(
+                            claim.claim.key,
+                            alternative.full,
+                            alternative.count,
+                            self._template.size,
+                            tuple(counts.most_common()),
+                        )
+                    )
+        for wrong, text in self._view.troubles:
+            kind = Kind.POOL_INVALID if wrong else Kind.POOL_INCOMPLETE
+            pool, _, detail = text.removeprefix("pool ").partition(": ")
+            reasons.append(Reason(pool, "", kind.value, detail))
+        return tuple(requests), tuple(reasons)
+
+    def _request(
+        self, c: int, r: int, a: int, claim: ClaimPlan, alternative: Alternative
+    ) -> list[Reason]:
+        found = []
+        for position in range(self._template.size):
+            record, device = self._device(position)
+            identity = DeviceId(*record.pool.key, device.name)
+            kind, detail = self._reason(c, r, a, alternative, position)
+            if kind is Kind.FITS:
+                kind, detail = self._constraint(claim, alternative, position)
+            found.append(Reason(str(identity), alternative.full, kind.value, detail))
+        return found
+
+    def _device(self, position: int) -> tuple[PoolRecord, Device]:
+        record = self._view.records[self._template.part_of[position]]
+        return record, record.pool.devices[self._template.index_of[position]]
+
+    def _reason(
+        self, c: int, r: int, a: int, alternative: Alternative, position: int
+    ) -> tuple[Kind, str]:
+        record, device = self._device(position)
+        verdict = self._question.verdict(alternative, self._kinds[position])
+        if verdict.fit is None:
+            return _unselected(verdict, record.pool.key[0], device)
+        if verdict.taint is not None:
+            taint = verdict.taint
+            value = f"={taint.value}" if taint.value else ""
+            return Kind.TAINT, f"{taint.key}{value}:{taint.effect}"
+        found = self._template.candidates[c, r, a]
+        if position not in set(found.positions):
+            return Kind.NODE_OPERATIONS, "the node does not know skipNodeOperations"
+        state = self._islands[self._template.island_of[position]]
+        if take(self._template, position, verdict.fit, state, admin=alternative.admin):
+            return Kind.FITS, ""
+        return self._unavailable(record, device, position, verdict, state)
+
+    def _unavailable(
+        self,
+        record: PoolRecord,
+        device: Device,
+        position: int,
+        verdict: Verdict,
+        state: IslandState,
+    ) -> tuple[Kind, str]:
+        template = self._template
+        holds = record.state.held.get(template.index_of[position], ())
+        if state[1] >> template.local_of[position] & 1:
+            return Kind.IN_USE, f"in use by {_holders(holds)}"
+        live = dict(state[3])
+        local = template.local_of[position]
+        if local not in live:
+            short = self._counters(record, position, state)
+            if short is not None:
+                return short
+            island = template.islands[template.island_of[position]]
+            if island.groups and join_groups(state[4], island.groups[local]) is None:
+                return Kind.COMPATIBILITY, "does not get along with devices in use on the card"
+        consumed = live.get(local)
+        assert verdict.fit is not None
+        for at, (name, capacity) in enumerate(device.capacity.items()):
+            left = capacity.value.nanos - (consumed[at] if consumed else 0)
+            wanted = verdict.fit.amounts[at]
+            if wanted > left:
+                fmt = capacity.value.format
+                return Kind.CAPACITY_IN_USE, (
+                    f"{name}: {_shown(wanted, fmt)} wanted, {_shown(left, fmt)} left, "
+                    f"short by {_shown(wanted - left, fmt)}; in use by {_holders(holds)}"
+                )
+        return Kind.IN_USE, f"in use by {_holders(holds)}"
+
+    def _counters(
+        self, record: PoolRecord, position: int, state: IslandState
+    ) -> tuple[Kind, str] | None:
+        island = self._template.islands[self._template.island_of[position]]
+        amounts = island.amounts[self._template.local_of[position]]
+        if amounts and record.state.lost:
+            return Kind.COUNTERS_UNKNOWN, (
+                f"{', '.join(record.state.lost)} allocated but no longer listed, so nobody knows "
+                "what is left"
+            )
+        for slot, amount in amounts:
+            left = state[0][slot]
+            if amount > left:
+                name = "/".join(record.pool.slots[island.slots[slot][1]])
+                free = max(left, 0)
+                return Kind.COUNTERS, (
+                    f"counter {name}: {_shown(amount)} wanted, {_shown(free)} left, "
+                    f"short by {_shown(amount - free)}; {self._users(record, island.slots[slot][1])}"
+                )
+        return None
+
+    @staticmethod
+    def _users(record: PoolRecord, slot: int) -> str:
+        names = []
+        for index, holds in sorted(record.state.held.items()):
+            if any(own == slot for own, _ in record.pool.amounts[index]):
+                names.append(f"{record.pool.devices[index].name} ({_holders(holds)})")
+        return f"taken by {', '.join(names)}" if names else "the set never had more"
+
+    def _constraint(
+        self, claim: ClaimPlan, alternative: Alternative, position: int
+    ) -> tuple[Kind, str]:
+        """What a constraint says about a device with which nothing else is wrong."""
+        record, device = self._device(position)
+        for constraint in claim.constraints:
+            if not constraint.covers(alternative.base, alternative.full):
+                continue
+            value = elements(lookup_attribute(device, record.pool.key[0], constraint.attribute))
+            if not value:
+                return Kind.CONSTRAINT, (
+                    f"{constraint.kind} {constraint.attribute}: the device does not have it"
+                )
+            if not constraint.distinct:
+                detail = self._lonely(constraint, alternative, position)
+                if detail:
+                    return Kind.CONSTRAINT, detail
+        return Kind.FITS, ""
+
+    def _lonely(self, constraint: ConstraintPlan, alternative: Alternative, position: int) -> str:
+        """Whether too few available devices share the value that the constraint compares."""
+        template = self._template
+        if alternative.take_all:
+            return ""
+        row = template.attributes.index(constraint.attribute)
+        own = template.bits[row][position]
+        sharing = 0
+        for other in self._available(alternative):
+            sharing += bool(template.bits[row][other] & own)
+        if sharing >= alternative.count:
+            return ""
+        record, device = self._device(position)
+        value = lookup_attribute(device, record.pool.key[0], constraint.attribute)
+        return (
+            f"matchAttribute {constraint.attribute}: {sharing} available devices have {value}, "
+            f"{alternative.count} are wanted"
+        )
+
+    def _available(self, alternative: Alternative) -> Iterable[int]:
+        template = self._template
+        for position in range(template.size):
+            fit = self._question.verdict(alternative, self._kinds[position]).fit
+            state = self._islands[template.island_of[position]]
+            if fit is not None and take(template, position, fit, state, admin=alternative.admin):
+                yield position
+
+
+def _unselected(verdict: Verdict, driver: str, device: Device) -> tuple[Kind, str]:
+    if verdict.error:
+        return Kind.SELECTOR_ERROR, verdict.error
+    if verdict.misfit is not None:
+        return Kind.CAPACITY, verdict.misfit.detail
+    assert verdict.failed is not None
+    kind = Kind.CLASS_SELECTOR if verdict.failed.of_class else Kind.SELECTOR
+    said = verdict.failed.compiled.selector.explain(CelDevice.from_device(driver, device))
+    return kind, f"{verdict.failed.origin}: {said}"
+
+
+def _holders(holds: Sequence[Hold]) -> str:
+    names = sorted({f"claim {hold.claim}" for hold in holds})
+    return ", ".join(names) or "another claim"
+
+
+def _shown(nanos: int, fmt: Format = Format.DECIMAL_SI) -> str:
+    return str(Quantity(nanos, fmt))
+
+
+def _binding(
+    index: ClusterIndex,
+    claims: Sequence[ResourceClaim],
+    answer: Answer,
+    requests: Sequence[RequestExplanation],
+) -> str:
+    """The one thing to look at first."""
+    del index, claims
+    short = [one for one in requests if "/" not in one.request and one.fitting < max(one.wanted, 1)]
+    if short:
+        return short[0].sentence()
+    return answer.message or "each request can be served alone, but not all of them together"

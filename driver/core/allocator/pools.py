@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools: what the slices of one driver and pool name amount to.
+
+A pool is read as a whole, all nodes together: only the newest generation counts, all of its slices
+must be there, and what contradicts itself makes this pool invalid and no other. Which of its
+devices a node reaches is decided afterwards, so the answer never depends on the order or the node
+for which slices were seen first.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from gpudra.api.meta import NodeSelector, ObjectMeta
+from gpudra.api.resource_v1 import (
+    CounterConsumption,
+    Device,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
+from gpudra.driver.core.allocator.nodeselector import reaches, selector_problem
+from gpudra.driver.core.allocator.types import Node, PoolKey
+
+Amounts = tuple[tuple[int, int], ...]
+"""(counter slot, nanos) pairs of one device."""
+Groups = tuple[tuple[str, frozenset[str]], ...]
+"""(counter set, compatibility groups) pairs of one device."""
+
+SKIP_FEATURE = "DRAOptionalNodeOperations"
+"""What a node must declare before devices with skipNodeOperations may go there."""
+
+
+class PoolStatus(Enum):
+    """Whether devices may be given out from a pool."""
+
+    READY = "ready"
+    INCOMPLETE = "incomplete"  # slices of the generation are missing: the driver is at work
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the devices of one slice may be used, and how.
+
+    Attributes:
+        node_name, all_nodes, selector, per_device: as in the slice's spec.
+        problem: why the selector fits no node, or empty.
+        skip_operations: ``skipNodeOperations`` of the slice.
+    """
+
+    node_name: str
+    all_nodes: bool
+    selector: NodeSelector | None
+    per_device: bool
+    problem: str
+    skip_operations: tuple[str, ...]
+
+    def reaches(self, node: Node) -> bool:
+        """Whether the slice as a whole is for the node; per-device slices answer True."""
+        return self.per_device or reaches(node, self.node_name, self.all_nodes, self.selector)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool of the newest generation.
+
+    Attributes:
+        key: driver and name.
+        status: see PoolStatus.
+        problem: why it is not ready, as a sentence.
+        devices: in the order of slice names and then as listed.
+        homes: one per slice that has devices.
+        home_of: index into ``homes`` per device.
+        amounts: what each device takes from the counters; empty for most.
+        groups: compatibility groups per device; an empty tuple if no device has any.
+        slots: counter slot of each (counter set, counter).
+        counters: nanos of each slot while nothing is allocated.
+        binding: whether any device has binding conditions; such pools are tried last.
+        node_name: set if all slices belong to this one node.
+    """
+
+    key: PoolKey
+    status: PoolStatus
+    problem: str = ""
+    devices: tuple[Device, ...] = ()
+    homes: tuple[Home, ...] = ()
+    home_of: tuple[int, ...] = ()
+    amounts: tuple[Amounts, ...] = ()
+    groups: tuple[Groups, ...] = ()
+    slots: tuple[tuple[str, str], ...] = ()
+    counters: tuple[int, ...] = ()
+    binding: bool = False
+    node_name: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether devices may be given out."""
+        return self.status is PoolStatus.READY
+
+    @property
+    def label(self) -> str:
+        """``driver/pool``."""
+        return "/".join(self.key)
+
+    def reaches(self, node: Node) -> bool:
+        """Whether a node has to care for this pool.
+
+        A pool that is not ready keeps its homes: the node must know that devices are missing.
+        """
+        if self.node_name:
+            return self.node_name == node.name
+        return any(
+            home.reaches(node) if not home.per_device else self._any_device(index, node)
+            for index, home in enumerate(self.homes)
+        )
+
+    def _any_device(self, index: int, node: Node) -> bool:
+        return any(
+            device_reaches(device, node)
+            for device, home in zip(self.devices, self.home_of, strict=True)
+            if home == index
+        )
+
+    def on_node(self, node: Node) -> Sequence[int]:
+        """Indices of the devices that the node reaches, in order."""
+        if self.node_name:
+            return range(len(self.devices))
+        open_homes = [home.reaches(node) for home in self.homes]
+        return [
+            index
+            for index, home in enumerate(self.home_of)
+            if open_homes[home]
+            and (not self.homes[home].per_device or device_reaches(self.devices[index], node))
+        ]
+
+    def selector_problems(self, node: Node) -> list[str]:
+        """Selectors so malformed that nobody can tell whether they mean this node."""
+        found = [home.problem for home in self.homes if home.problem]
+        for device, home in zip(self.devices, self.home_of, strict=True):
+            if self.homes[home].per_device and device.node_selector is not None:
+                problem = selector_problem(device.node_selector)
+                if problem and not device.node_name and not device.all_nodes:
+                    found.append(f"device {device.name}: {problem}")
+        del node  # today a malformed selector concerns every node alike
+        return found
+
+
+def device_reaches(device: Device, node: Node) -> bool:
+    """Per-device node selection."""
+    return reaches(node, device.node_name, device.all_nodes, device.node_selector)
+
+
+_UNREADABLE = "gpudra.io/unreadable"
+
+
+def unreadable_slice(name: str, driver: str, pool: str, node_name: str, why: str) -> ResourceSlice:
+    """Stands for a slice that cannot be read: its pool is invalid, all others go on."""
+    spec = ResourceSliceSpec(
+        driver=driver,
+        pool=ResourcePool(name=pool, generation=_NEWEST),
+        node_name=node_name,
+        all_nodes=not node_name,
+        extra={_UNREADABLE: why},
+    )
+    return ResourceSlice(metadata=ObjectMeta(name=name), spec=spec)
+
+
+_NEWEST = 2**63 - 1  # nobody knows its generation, so nothing may be thought newer
+
+
+class _PoolProblem(Exception):
+    """Ends the reading of a pool that contradicts itself."""
+
+
+def build_pool(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool:
+    """The pool that these slices make up; slices of older generations are left aside.
+
+    Args:
+        key: driver and pool name, the same for all of them.
+        slices: all slices of the pool in the cluster, whatever their node, in any order.
+    """
+    every = list(slices)
+    newest = max(one.spec.pool.generation for one in every)
+    current = [one for one in every if one.spec.pool.generation == newest]
+    current.sort(key=lambda one: one.metadata.name)
+    node_name = _single_node(current)
+    carrying = [one for one in current if one.spec.devices or not one.spec.shared_counters]
+    homes = tuple(_home(one) for one in carrying)
+    devices = tuple(device for one in carrying for device in one.spec.devices)
+    home_of = tuple(i for i, one in enumerate(carrying) for _ in one.spec.devices)
+    base = Pool(
+        key,
+        PoolStatus.INVALID,
+        devices=devices,
+        homes=homes,
+        home_of=home_of,
+        node_name=node_name,
+        binding=any(device.binding_conditions for device in devices),
+    )
+    try:
+        missing = _check_slices(current)
+        if missing:
+            return _with(base, PoolStatus.INCOMPLETE, missing)
+        _check_names(devices)
+        return _with_counters(base, current)
+    except _PoolProblem as problem:
+        return _with(base, PoolStatus.INVALID, str(problem))
+
+
+def _with(pool: Pool, status: PoolStatus, problem: str) -> Pool:
+    return Pool(
+        pool.key,
+        status,
+        f"pool {pool.label}: {problem}",
+        devices=pool.devices,
+        homes=pool.homes,
+        home_of=pool.home_of,
+        node_name=pool.node_name,
+        binding=pool.binding,
+    )
+
+
+def _single_node(slices: Sequence[ResourceSlice]) -> str:
+    names = {one.spec.node_name for one in slices}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _home(one: ResourceSlice) -> Home:
+    spec = one.spec
+    problem = ""
+    if spec.node_selector is not None and not spec.node_name and not spec.all_nodes:
+        problem = selector_problem(spec.node_selector)
+        problem = f"slice {one.metadata.name}: {problem}" if problem else ""
+    chosen = bool(spec.node_name or spec.all_nodes or spec.node_selector is not None)
+    skipped = spec.extra.get("skipNodeOperations") or ()
+    return Home(
+        node_name=spec.node_name,
+        all_nodes=bool(spec.all_nodes),
+        selector=spec.node_selector,
+        per_device=bool(spec.per_device_node_selection) and not chosen,
+        problem=problem,
+        skip_operations=tuple(str(item) for item in skipped),
+    )
+
+
+def _check_slices(current: Sequence[ResourceSlice]) -> str:
+    """Why slices are missing, or empty.
+
+    Raises:
+        _PoolProblem: they disagree about how many there are, or one carries two kinds of content.
+    """
+    for one in current:
+        if _UNREADABLE in one.spec.extra:
+            raise _PoolProblem(str(one.spec.extra[_UNREADABLE]))
+    counts = {one.spec.pool.resource_slice_count for one in current}
+    if len(counts) > 1:
+        said = ", ".join(str(count) for count in sorted(counts))
+        raise _PoolProblem(f"slices disagree about resourceSliceCount ({said})")
+    for one in current:
+        if one.spec.devices and one.spec.shared_counters:
+            raise _PoolProblem(f"slice {one.metadata.name} has both devices and sharedCounters")
+    wanted = counts.pop()
+    if wanted == len(current):
+        return ""
+    generation = current[0].spec.pool.generation
+    return f"{len(current)} of {wanted} slices of generation {generation} are there"
+
+
+def _check_names(devices: Sequence[Device]) -> None:
+    if len({device.name for device in devices}) == len(devices):
+        return
+    seen: set[str] = set()
+    for device in devices:
+        if device.name in seen:
+            raise _PoolProblem(f"device name {device.name} twice")
+        seen.add(device.name)
+
+
+def _with_counters(base: Pool, current: Sequence[ResourceSlice]) -> Pool:
+    slots, counters = _counter_table(current)
+    number = {slot: index for index, slot in enumerate(slots)}
+    plain = not any(device.consumes_counters for device in base.devices)
+    amounts = () if plain else tuple(_amounts(device, number) for device in base.devices)
+    return Pool(
+        base.key,
+        PoolStatus.READY,
+        devices=base.devices,
+        homes=base.homes,
+        home_of=base.home_of,
+        amounts=amounts or ((),) * len(base.devices),
+        groups=() if plain else _groups(base.devices),
+        slots=slots,
+        counters=counters,
+        binding=base.binding,
+        node_name=base.node_name,
+    )
+
+
+def _counter_table(
+    current: Sequence[ResourceSlice],
+) -> tuple[tuple[tuple[str, str], ...], tuple[int, ...]]:
+    slots: list[tuple[str, str]] = []
+    counters: list[int] = []
+    names: set[str] = set()
+    for one in current:
+        for counter_set in one.spec.shared_counters:
+            if counter_set.name in names:
+                raise _PoolProblem(f"counter set {counter_set.name} twice")
+            names.add(counter_set.name)
+            for name in sorted(counter_set.counters):
+                value = counter_set.counters[name].value.nanos
+                if value < 0:
+                    raise _PoolProblem(f"counter {counter_set.name}/{name} is negative")
+                slots.append((counter_set.name, name))
+                counters.append(value)
+    return tuple(slots), tuple(counters)
+
+
+def _amounts(device: Device, number: dict[tuple[str, str], int]) -> Amounts:
+    taken: dict[int, int] = {}
+    for consumption in device.consumes_counters:
+        set_name = consumption.counter_set
+        for name, counter in consumption.counters.items():
+            slot = number.get((set_name, name))
+            if slot is None:
+                raise _PoolProblem(_missing(device, consumption, number))
+            nanos = counter.value.nanos
+            if nanos < 0:
+                raise _PoolProblem(f"device {device.name} takes a negative {set_name}/{name}")
+            taken[slot] = taken.get(slot, 0) + nanos
+    return tuple(sorted(taken.items()))
+
+
+def _missing(
+    device: Device, consumption: CounterConsumption, number: dict[tuple[str, str], int]
+) -> str:
+    set_name = consumption.counter_set
+    if not any(known == set_name for known, _ in number):
+        return f"device {device.name} refers to the missing counter set {set_name}"
+    unknown = [name for name in consumption.counters if (set_name, name) not in number]
+    return f"device {device.name} refers to the missing counter {set_name}/{unknown[0]}"
+
+
+def _groups(devices: Sequence[Device]) -> tuple[Groups, ...]:
+    if not any(one.compatibility_groups for device in devices for one in device.consumes_counters):
+        return ()
+    return tuple(
+        tuple(
+            (one.counter_set, frozenset(one.compatibility_groups))
+            for one in device.consumes_counters
+        )
+        for device in devices
+    )

@@ -1,0 +1,592 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for devices: first fit in upstream's order, without upstream's exponential cost.
+
+Requests are served in order and devices are tried in the order of the node, so the first answer
+found is the one that kube-scheduler's allocator would give. What makes it fast:
+
+* bounds (see bounds) end a hopeless request before its first device;
+* of devices that can stand for each other, one is tried;
+* a state that failed once, up to exchanging equal islands, is known to fail;
+* a try is an immutable value: going back means forgetting it.
+
+The search is a loop over a stack of iterators, so its depth is not limited by Python's.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpudra.api.names import MAX_RESULTS
+from gpudra.driver.core.allocator.bounds import Bounds, distinct_elements
+from gpudra.driver.core.allocator.constraints import ConstraintPlan
+from gpudra.driver.core.allocator.counters import CLAIMED, FREE, USED, IslandState, take
+from gpudra.driver.core.allocator.requests import Alternative, ClaimPlan, Plan, RequestPlan
+from gpudra.driver.core.allocator.template import Candidates, Template, compress
+from gpudra.driver.core.allocator.types import Deadline, Outcome, Refusal, claim_refusal
+
+_CLOCK_INTERVAL = 64  # tries between two looks at the clock
+
+Scorer = Callable[["Solution"], float]
+"""Rates a complete answer; the highest wins, the first of equals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One device given to one request.
+
+    Attributes:
+        claim, request, alternative: indices into the plan.
+        position: of the device.
+        before: the pick made before this one.
+    """
+
+    claim: int
+    request: int
+    alternative: int
+    position: int
+    before: "Pick | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A complete answer, in positions.
+
+    Attributes:
+        picks: in the order of claims, requests and devices.
+        islands: the states of the node's islands afterwards.
+    """
+
+    picks: tuple[Pick, ...]
+    islands: tuple[IslandState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """How far a search has come.
+
+    Attributes:
+        claim, request: what is served next; ``request`` may be one past the last.
+        alternative: the chosen one, -1 while it is not chosen.
+        slot: devices that the chosen alternative has got.
+        start: index into its candidates from which the next device may come.
+        total: devices given to the claim so far.
+        islands: states.
+        constraints: states of the claim's constraints.
+        picks: devices given out, newest first.
+    """
+
+    claim: int
+    request: int
+    alternative: int
+    slot: int
+    start: int
+    total: int
+    islands: tuple[IslandState, ...]
+    constraints: tuple[int, ...]
+    picks: Pick | None
+
+
+class Search:
+    """One question on one node.
+
+    Args:
+        plan: what is asked.
+        template: the node.
+        islands: states left by claims that are allocated already.
+        deadline: true once the time is up; None for no limit.
+        name: tells a position's device, for messages only.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        template: Template,
+        islands: tuple[IslandState, ...],
+        *,
+        deadline: Deadline | None = None,
+        name: Callable[[int], str] = str,
+    ) -> None:
+        self._plan = plan
+        self._template = template
+        self._islands = islands
+        self._deadline = deadline
+        self._name = name
+        self._bounds = Bounds(template)
+        self._failed: set[Any] = set()
+        self._rows = [
+            [template.attributes.index(one.attribute) for one in claim.constraints]
+            for claim in plan.claims
+        ]
+        self._later: dict[tuple[int, int, int, int], tuple[int, ...]] = {}
+        self.tries = 0
+
+    def first(self) -> Solution | None:
+        """The first answer in upstream's order, or None if there is none.
+
+        Raises:
+            Refusal: claim-error (a selector fails to run on a device that would have to be looked
+                at) or timeout.
+        """
+        for solution in self.solutions():
+            return solution
+        return None
+
+    def best(self, score: Scorer, limit: int = 10_000) -> Solution | None:
+        """The answer that a scorer likes best among all that differ in more than equal devices.
+
+        Looks at no more than ``limit`` answers, in first-fit order; when the time is up the best
+        so far is taken.
+
+        Raises:
+            Refusal: as first(), if nothing was found before.
+        """
+        best: tuple[float, Solution] | None = None
+        try:
+            for count, solution in enumerate(self.solutions()):
+                rating = score(solution)
+                if best is None or rating > best[0]:
+                    best = (rating, solution)
+                if count + 1 >= limit:
+                    break
+        except Refusal as refusal:
+            if best is None or refusal.outcome is not Outcome.TIMEOUT:
+                raise
+        return None if best is None else best[1]
+
+    def solutions(self) -> Iterator[Solution]:
+        """All answers, of equal ones only the first, in upstream's order."""
+        self._check_all_requests()
+        if not self._plan.claims:
+            yield Solution((), self._islands)
+            return
+        if self._short_of_supply():
+            self._raise_errors_anywhere()
+            return
+        start = self._enter_claim(0, self._islands, None)
+        if start is None:
+            self._raise_errors_anywhere()
+            return
+        found = False
+        for done in self._run(start):
+            found = True
+            yield Solution(_in_order(done.picks), done.islands)
+        if not found:
+            self._raise_errors_anywhere()
+
+    # --- the loop -------------------------------------------------------------------------
+
+    def _run(self, start: Try) -> Iterator[Try]:
+        stack: list[tuple[Try, Iterator[Try]]] = [(start, self._expand(start))]
+        fruitful = [False]
+        while stack:
+            current, successors = stack[-1]
+            following = next(successors, None)
+            if following is None:
+                stack.pop()
+                if fruitful.pop():
+                    if fruitful:
+                        fruitful[-1] = True
+                else:
+                    self._failed.add(self._key(current))
+                continue
+            self._tick()
+            if following.claim == len(self._plan.claims):
+                fruitful[-1] = True
+                yield following
+                continue
+            if self._failed and self._key(following) in self._failed:
+                continue
+            stack.append((following, self._expand(following)))
+            fruitful.append(False)
+
+    def _tick(self) -> None:
+        self.tries += 1
+        if self._deadline is not None and self.tries % _CLOCK_INTERVAL == 0 and self._deadline():
+            raise Refusal(Outcome.TIMEOUT, f"no answer in the time given, after {self.tries} steps")
+
+    def _expand(self, current: Try) -> Iterator[Try]:
+        """What can follow, in order of preference."""
+        claim = self._plan.claims[current.claim]
+        if current.request == len(claim.requests):
+            following = self._enter_claim(current.claim + 1, current.islands, current.picks)
+            return iter(()) if following is None else iter((following,))
+        if current.alternative < 0:
+            return self._choose(current, claim)
+        request = claim.requests[current.request]
+        alternative = request.alternatives[current.alternative]
+        if alternative.take_all:
+            return self._take_all(current, claim, alternative)
+        return self._next_device(current, claim, request, alternative)
+
+    def _enter_claim(
+        self, index: int, islands: tuple[IslandState, ...], picks: Pick | None
+    ) -> Try | None:
+        """The start of a claim, with its constraints narrowed to what can still be met."""
+        if index == len(self._plan.claims):
+            return Try(index, 0, -1, 0, 0, 0, islands, (), picks)
+        fresh = tuple(
+            (one[0], one[1], 0, one[3], one[4]) if one[CLAIMED] else one for one in islands
+        )
+        constraints = self._narrow(index, fresh)
+        if constraints is None:
+            return None
+        return Try(index, 0, -1, 0, 0, 0, fresh, constraints, picks)
+
+    def _choose(self, current: Try, claim: ClaimPlan) -> Iterator[Try]:
+        """One successor per alternative that may succeed."""
+        request = claim.requests[current.request]
+        room = MAX_RESULTS - current.total - claim.least_after[current.request]
+        for index, alternative in enumerate(request.alternatives):
+            found = self._template.candidates[current.claim, current.request, index]
+            wanted = len(found.selected) if alternative.take_all else alternative.count
+            if wanted == 0 or wanted > room:
+                continue
+            if not alternative.take_all:
+                bound = self._bounds.devices(found, current.islands, admin=alternative.admin)
+                if bound < wanted:
+                    self._raise_errors(alternative, found, current.islands)
+                    continue
+            yield Try(
+                current.claim,
+                current.request,
+                index,
+                0,
+                0,
+                current.total,
+                current.islands,
+                current.constraints,
+                current.picks,
+            )
+
+    def _take_all(self, current: Try, claim: ClaimPlan, alternative: Alternative) -> Iterator[Try]:
+        """Every selected device, or nothing."""
+        found = self._found(current)
+        if len(found.selected) != len(found.positions):
+            return  # a selected device is kept off by a taint, so not all can be had
+        following: Try | None = current
+        for position in found.selected:
+            following = self._give(following, claim, alternative, position, 0)
+            if following is None:
+                return
+        yield self._finish(following)
+
+    def _next_device(
+        self, current: Try, claim: ClaimPlan, request: RequestPlan, alternative: Alternative
+    ) -> Iterator[Try]:
+        """One successor per device that differs from those tried before."""
+        found = self._found(current)
+        positions = found.positions
+        last = len(positions) - (alternative.count - current.slot)
+        tried: set[Any] = set()
+        errors = found.errors
+        for index in range(current.start, last + 1):
+            position = positions[index]
+            if errors and self._error_before(position, alternative, found, current):
+                break
+            likeness = self._likeness(position, current)
+            if likeness in tried:
+                continue
+            tried.add(likeness)
+            following = self._give(current, claim, alternative, position, index + 1)
+            if following is None:
+                continue
+            yield self._finish(following) if following.slot == alternative.count else following
+        if errors:
+            self._raise_errors(alternative, found, current.islands)
+
+    def _found(self, current: Try) -> Candidates:
+        return self._template.candidates[current.claim, current.request, current.alternative]
+
+    def _finish(self, current: Try) -> Try:
+        return Try(
+            current.claim,
+            current.request + 1,
+            -1,
+            0,
+            0,
+            current.total,
+            current.islands,
+            current.constraints,
+            current.picks,
+        )
+
+    def _give(
+        self,
+        current: Try,
+        claim: ClaimPlan,
+        alternative: Alternative,
+        position: int,
+        start: int,
+    ) -> Try | None:
+        """The try with one more device, or None if counters, capacity or constraints forbid it."""
+        template = self._template
+        island = template.island_of[position]
+        fit = self._found(current).fits[position]
+        state = take(template, position, fit, current.islands[island], admin=alternative.admin)
+        if state is None:
+            return None
+        constraints = current.constraints
+        if constraints:
+            narrowed = self._constrain(current, claim, alternative, position)
+            if narrowed is None:
+                return None
+            constraints = narrowed
+        islands = current.islands
+        if state is not islands[island]:
+            islands = (*islands[:island], state, *islands[island + 1 :])
+        pick = Pick(current.claim, current.request, current.alternative, position, current.picks)
+        return Try(
+            current.claim,
+            current.request,
+            current.alternative,
+            current.slot + 1,
+            start,
+            current.total + 1,
+            islands,
+            constraints,
+            pick,
+        )
+
+    # --- constraints ----------------------------------------------------------------------
+
+    def _constrain(
+        self, current: Try, claim: ClaimPlan, alternative: Alternative, position: int
+    ) -> tuple[int, ...] | None:
+        states = list(current.constraints)
+        rows = self._rows[current.claim]
+        for index, constraint in enumerate(claim.constraints):
+            if not constraint.covers(alternative.base, alternative.full):
+                continue
+            state = constraint.add(states[index], self._template.bits[rows[index]][position])
+            if state is None:
+                return None
+            states[index] = state
+        return tuple(states)
+
+    def _narrow(self, index: int, islands: tuple[IslandState, ...]) -> tuple[int, ...] | None:
+        """The states before the first device; None if a constraint cannot be met at all."""
+        claim = self._plan.claims[index]
+        states = []
+        for at, constraint in enumerate(claim.constraints):
+            wanted = self._wanted(index, claim, constraint)
+            row = self._rows[index][at]
+            if constraint.distinct:
+                if self._too_few_elements(row, wanted):
+                    return None
+                states.append(constraint.start)
+                continue
+            if not wanted:
+                states.append(constraint.start)
+                continue
+            common = self._bounds.common_elements(row, wanted, islands)
+            if not common:
+                return None
+            states.append(common)
+        return tuple(states)
+
+    def _wanted(
+        self, index: int, claim: ClaimPlan, constraint: ConstraintPlan
+    ) -> list[list[tuple[Candidates, int, bool]]]:
+        """The requests that a constraint covers whatever alternative serves them."""
+        wanted = []
+        for r, request in enumerate(claim.requests):
+            names = [one.full for one in request.alternatives]
+            if not all(constraint.covers(request.name, name) for name in names):
+                continue
+            wanted.append(
+                [
+                    (
+                        self._template.candidates[index, r, a],
+                        1 if one.take_all else one.count,
+                        one.admin,
+                    )
+                    for a, one in enumerate(request.alternatives)
+                ]
+            )
+        return wanted
+
+    def _too_few_elements(self, row: int, wanted: list[list[tuple[Candidates, int, bool]]]) -> bool:
+        least = sum(min(count for _, count, _ in alternatives) for alternatives in wanted)
+        found = [candidates for alternatives in wanted for candidates, _, _ in alternatives]
+        return distinct_elements(self._template, row, found) < least
+
+    # --- what need not be tried -----------------------------------------------------------
+
+    def _likeness(self, position: int, current: Try) -> Any:
+        """Equal for devices of which one can stand for the other, as things are."""
+        template = self._template
+        index = template.island_of[position]
+        island = template.islands[index]
+        return (
+            island.kind,
+            current.islands[index],
+            island.local_class[template.local_of[position]],
+            self._local_patterns(current, index) if current.constraints else (),
+        )
+
+    def _local_patterns(self, current: Try, index: int) -> tuple[int, ...]:
+        island = self._template.islands[index]
+        rows = self._rows[current.claim]
+        return tuple(
+            compress(state, island.local_bits[rows[at]]) if island.local_bits[rows[at]] else 0
+            for at, state in enumerate(current.constraints)
+        )
+
+    def _key(self, current: Try) -> Any:
+        """Equal for tries that succeed or fail alike: islands of one kind are exchangeable, and
+        devices that nobody can ask for any more do not count.
+        """
+        masks = self._masks(current)
+        states = current.islands
+        islands = self._template.islands
+        signatures = []
+        for index, island in enumerate(islands):
+            free, used, claimed, shares, groups = states[index]
+            mask = masks[index]
+            signatures.append(
+                (
+                    island.kind,
+                    mask,
+                    used & mask,
+                    claimed & mask,
+                    free,
+                    shares,
+                    groups,
+                    self._local_patterns(current, index) if current.constraints else (),
+                )
+            )
+        signatures.sort(key=_order)
+        return (
+            current.claim,
+            current.request,
+            current.alternative,
+            current.slot,
+            current.total,
+            self._shared_bits(current),
+            tuple(signatures),
+        )
+
+    def _shared_bits(self, current: Try) -> tuple[int, ...]:
+        """The constraint states without the bits that belong to one island only."""
+        if not current.constraints:
+            return ()
+        common = self._template.common_bits
+        rows = self._rows[current.claim]
+        return tuple(state & common[rows[at]] for at, state in enumerate(current.constraints))
+
+    def _masks(self, current: Try) -> tuple[int, ...]:
+        """Per island, the members that a later slot or request may still ask for."""
+        key = (current.claim, current.request, current.alternative, current.start)
+        known = self._later.get(key)
+        if known is None:
+            known = self._later[key] = self._remaining(*key)
+        return known
+
+    def _remaining(self, claim: int, request: int, alternative: int, start: int) -> tuple[int, ...]:
+        template = self._template
+        masks = [0] * len(template.islands)
+        for (c, r, _), found in template.candidates.items():
+            if (c, r) < (claim, request) or ((c, r) == (claim, request) and alternative >= 0):
+                continue
+            for position in found.selected:
+                masks[template.island_of[position]] |= 1 << template.local_of[position]
+        if alternative >= 0:
+            found = template.candidates[claim, request, alternative]
+            for position in found.positions[start:]:
+                masks[template.island_of[position]] |= 1 << template.local_of[position]
+        return tuple(masks)
+
+    def _short_of_supply(self) -> bool:
+        """Whether requests that draw on the same devices want more than there are."""
+        demand: dict[int, int] = {}
+        found_by: dict[int, Candidates] = {}
+        for c, claim in enumerate(self._plan.claims):
+            for r, request in enumerate(claim.requests):
+                one = request.alternatives[0]
+                if len(request.alternatives) > 1 or one.take_all or one.admin:
+                    continue
+                found = self._template.candidates[c, r, 0]
+                if any(self._template.multiple[position] for position in found.positions):
+                    continue
+                demand[found.identity] = demand.get(found.identity, 0) + one.count
+                found_by[found.identity] = found
+        if len(demand) > 1:
+            demand = _with_subsets(demand, found_by)
+        return any(
+            self._bounds.devices(found_by[identity], self._islands, admin=False) < wanted
+            for identity, wanted in demand.items()
+        )
+
+    # --- selectors that fail to run -------------------------------------------------------
+
+    def _check_all_requests(self) -> None:
+        """An All request looks at every device, in use or not, before anything is tried."""
+        for c, claim in enumerate(self._plan.claims):
+            for r, request in enumerate(claim.requests):
+                for a, alternative in enumerate(request.alternatives):
+                    errors = self._template.candidates[c, r, a].errors
+                    if alternative.take_all and errors:
+                        raise self._error(*errors[0])
+
+    def _error(self, position: int, message: str) -> Refusal:
+        return claim_refusal(f"device {self._name(position)}: {message}")
+
+    def _looked_at(
+        self, alternative: Alternative, position: int, islands: tuple[IslandState, ...]
+    ) -> bool:
+        """Devices in use are passed over before their selectors run."""
+        state = islands[self._template.island_of[position]]
+        bit = 1 << self._template.local_of[position]
+        return not (state[CLAIMED] if alternative.admin else state[USED]) & bit
+
+    def _error_before(
+        self, position: int, alternative: Alternative, found: Candidates, current: Try
+    ) -> bool:
+        """Whether the scan meets a device whose selector fails to run before this candidate."""
+        previous = found.positions[current.start - 1] if current.start else -1
+        return any(
+            previous < at < position and self._looked_at(alternative, at, current.islands)
+            for at, _ in found.errors
+        )
+
+    def _raise_errors(
+        self, alternative: Alternative, found: Candidates, islands: tuple[IslandState, ...]
+    ) -> None:
+        for position, message in found.errors:
+            if self._looked_at(alternative, position, islands):
+                raise self._error(position, message)
+
+    def _raise_errors_anywhere(self) -> None:
+        """Without an answer, a selector that fails to run decides: nobody can say "no" for it."""
+        for c, claim in enumerate(self._plan.claims):
+            for r, request in enumerate(claim.requests):
+                for a, alternative in enumerate(request.alternatives):
+                    found = self._template.candidates[c, r, a]
+                    self._raise_errors(alternative, found, self._islands)
+
+
+def _order(signature: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sortable although compatibility groups are sets."""
+    return (*signature[:6], str(signature[6]), signature[7])
+
+
+def _with_subsets(demand: dict[int, int], found_by: dict[int, Candidates]) -> dict[int, int]:
+    """Demand on a set of devices includes that of requests which draw on a part of it."""
+    sets = {identity: set(found.positions) for identity, found in found_by.items()}
+    return {
+        identity: sum(count for other, count in demand.items() if sets[other] <= whole)
+        for identity, whole in sets.items()
+    }
+
+
+def _in_order(picks: Pick | None) -> tuple[Pick, ...]:
+    found = []
+    while picks is not None:
+        found.append(picks)
+        picks = picks.before
+    return tuple(reversed(found))
+
+
+def free_counters(islands: tuple[IslandState, ...]) -> int:
+    """Nanos left over all counters: what a packing scorer may want to keep together."""
+    return sum(sum(state[FREE]) for state in islands)
