@@ -21,7 +21,9 @@ def check_amounts(amounts: Sequence[int], capacity_milli: int, until: float) -> 
     """Refuses lists whose stream would never (or hardly ever) reach the wanted amount."""
     total = sum(amounts)
     if not total:
-        raise InputError("no task asks for a GPU, so the requested amount never grows", obj="task list")
+        raise InputError(
+            "no task asks for a GPU, so the requested amount never grows", obj="task list"
+        )
     expected = until * capacity_milli / (total / len(amounts))
     if expected > LONGEST:
         raise InputError(

@@ -7,7 +7,7 @@ may name. Each is one cost formula on the columns of the cluster state.
 
 import numpy as np
 
-from gpudra.driver.core.placement.rows import FloatArray, RowPlacer, Row
+from gpudra.driver.core.placement.rows import FloatArray, Row, RowPlacer
 from gpudra.driver.core.placement.state import ClusterState, IntArray
 from gpudra.driver.core.placement.types import FULL_CARD, Request
 

@@ -92,9 +92,7 @@ class ModelPrices:
         return loads
 
 
-def _group_models(
-    models: Sequence[str], demand: dict[frozenset[str], float]
-) -> tuple[int, ...]:
+def _group_models(models: Sequence[str], demand: dict[frozenset[str], float]) -> tuple[int, ...]:
     """Group number per model: models that the same demand may use are one group."""
     signatures = [tuple(model in allowed for allowed in demand) for model in models]
     own: dict[tuple[bool, ...], float] = {}
