@@ -5,6 +5,7 @@ Two kubelets on one machine must not share a cgroup root: each would take the ot
 leftovers. Both cgroup v1 (one hierarchy a controller) and v2 (one for all) are served.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -122,12 +123,21 @@ def _groups_below(group: Path) -> Iterator[Path]:
 def _remove_tree(group: Path) -> bool:
     """One try to empty and remove a group; False when something in it is not gone yet."""
     for child in _groups_below(group):
+        for pid in _members(child):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         try:
-            for pid in (child / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
             child.rmdir()
         except FileNotFoundError:
             continue
         except OSError:
             return False
     return True
+
+
+def _members(group: Path) -> list[int]:
+    """Processes in a group; none in one that is gone."""
+    try:
+        return [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []

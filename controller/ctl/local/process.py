@@ -134,7 +134,7 @@ class ProcessTable:
 
         with self.log_file(component.name).open("ab") as log:
             try:
-                subprocess.Popen(
+                process = subprocess.Popen(
                     argv,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -146,6 +146,8 @@ class ProcessTable:
                 )
             except OSError as error:
                 raise ComponentError(f"cannot be started: {error}", obj=component.name) from error
+        # It outlives this command: the object must neither wait for it nor warn about it.
+        process.returncode = 0
 
     def _wait_healthy(self, component: Component) -> None:
         deadline = time.monotonic() + component.start_timeout
