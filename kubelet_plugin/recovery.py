@@ -11,7 +11,7 @@ the API are undone.
 import asyncio
 from collections.abc import Callable, Mapping
 
-from gpudra.api.errors import ApiError, ClaimError, GpudraError
+from gpudra.api.errors import ApiError, ClaimError, GpudraError, StateError
 from gpudra.api.resource_v1 import DeviceRequestAllocationResult
 from gpudra.driver.core import cdi, prepare
 from gpudra.driver.core.prepare import ClaimAllocation
@@ -105,7 +105,7 @@ class Recovery:
                         await self._heal(record)
                 self._remove_strays()
                 if self._boot_id != self._checkpoint.boot_id:
-                    await self._checkpoint.commit({})
+                    await self._store_boot_id()
 
     async def run(self) -> None:
         """Undoes claims that are gone from the API, at once and every minute, until cancelled."""
@@ -129,6 +129,13 @@ class Recovery:
                         log.warning("could not undo a claim, will try again", error=str(error))
 
         await asyncio.gather(*(look_at(one) for one in list(self._state.records.values())))
+
+    async def _store_boot_id(self) -> None:
+        try:
+            await self._checkpoint.commit({})
+        except StateError as error:
+            # The next commit brings it along; until then each start heals once more.
+            log.warning("could not store the boot id", error=str(error))
 
     # --- start ----------------------------------------------------------------------------------
 

@@ -179,8 +179,8 @@ class StepRunner:
 
     async def _complete(self, record: ClaimRecord) -> None:
         """Stores the result while the steps' effects are synced: the two waits are one."""
-        flushes = [self._run(self._handler(step).flush, step) for step in record.steps]
         self._observe("complete:before")
+        flushes = [self._run(self._handler(step).flush, step) for step in record.steps]
         complete = replaced(record, state=COMPLETED)
         results = await asyncio.gather(
             self.checkpoint.commit({record.uid: complete}), *flushes, return_exceptions=True

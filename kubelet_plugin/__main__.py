@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpudra-kubelet-plugin``: flags, logging, exit codes (0 ended as asked, 1 error, 2 usage)."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the node agent."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "--version" in arguments:
+        print(f"gpudra-kubelet-plugin {version('gpudra')}")
+        return 0
+    from gpudra.api.errors import GpudraError, InputError  # noqa: PLC0415 - --version is instant
+    from gpudra.kubelet_plugin.options import parse  # noqa: PLC0415
+
+    try:
+        options = parse(arguments, os.environ)
+    except InputError as error:
+        print(f"gpudra-kubelet-plugin: {error}", file=sys.stderr)
+        return 2
+    from gpudra.driver.observability import logging  # noqa: PLC0415
+    from gpudra.kubelet_plugin.app import serve  # noqa: PLC0415
+
+    logging.configure(
+        level=options.log_level,
+        log_format=logging.LogFormat(options.log_format),
+        component="kubelet-plugin",
+        node=options.node_name,
+    )
+    log = logging.get_logger(__name__)
+    try:
+        asyncio.run(serve(options, version=version("gpudra")))
+    except GpudraError as error:
+        log.error("cannot run", error=str(error))  # noqa: TRY400 - the message says it all
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

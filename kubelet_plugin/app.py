@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root of the node agent: the only place that ties edges to the state machine.
+
+Order at start: hardware and checkpoint first, then the sockets, so that the kubelet never reaches
+a plugin that cannot answer. The API server may be away meanwhile: claims that are prepared stay
+so, and publishing follows when it is back. Order at the end: the registration socket first, so
+that the kubelet stops asking, then running calls, then everything else. Slices stay: a restart
+must not make the node lose its devices.
+"""
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import gpudra.kubelet_plugin.hardware as hardware_module
+from gpudra.api.errors import StateError
+from gpudra.controller.resourceslices import ResourceSliceController, SliceReport, probe_features
+from gpudra.driver.core.prepare import CDI_FILE
+from gpudra.driver.devicelib.protocol import DeviceLib
+from gpudra.driver.kube.client import KubeClient
+from gpudra.driver.kube.clock import Clock, SystemClock
+from gpudra.driver.kube.events import EventRecorder
+from gpudra.driver.observability import metrics as m
+from gpudra.driver.observability.http import StatusServer
+from gpudra.driver.observability.logging import get_logger
+from gpudra.driver.observability.metrics import Component, Metrics
+from gpudra.kubelet_plugin import files, sockets
+from gpudra.kubelet_plugin.cdi_store import CdiStore
+from gpudra.kubelet_plugin.checkpoint import Checkpoint
+from gpudra.kubelet_plugin.checkpoint_file import CheckpointFile
+from gpudra.kubelet_plugin.claims import ClaimReader
+from gpudra.kubelet_plugin.device_state import DeviceState
+from gpudra.kubelet_plugin.dra_service import DraService
+from gpudra.kubelet_plugin.grpc_server import SocketServer, dra_handlers, registration_handlers
+from gpudra.kubelet_plugin.hardware import Hardware
+from gpudra.kubelet_plugin.instance_lock import FileLock, InstanceLock
+from gpudra.kubelet_plugin.options import Options
+from gpudra.kubelet_plugin.publisher import LOCK_NAME, Publisher
+from gpudra.kubelet_plugin.recovery import Recovery
+from gpudra.kubelet_plugin.registration import Registered, RegistrationService
+from gpudra.kubelet_plugin.report import ClaimReport
+from gpudra.kubelet_plugin.steps import CdiFileStep, StepRunner
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# The kubelet gives a call 45 s, pods get 30 s to end: running calls should make it.
+STOP_GRACE = 20.0
+log = get_logger(__name__)
+
+
+class App:
+    """One running agent.
+
+    Args:
+        options: see Options.
+        client: API client; closed by the caller.
+        lib: device library; closed by the caller.
+        boot_id: of the running kernel.
+        clock: for everything that waits.
+        rng: for jitter.
+        observe: see StepRunner; tests end the process there.
+        version: of gpudra, for metrics.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        client: KubeClient,
+        lib: DeviceLib,
+        *,
+        boot_id: str,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        observe: files.Observe = files.ignore,
+        version: str = "",
+    ) -> None:
+        self.options = options
+        self.clock: Clock = clock or SystemClock()
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self.metrics = Metrics(Component.AGENT, version=version)
+        self.events = EventRecorder(
+            client,
+            controller=options.driver_name,
+            instance=options.node_name,
+            clock=self.clock,
+            rng=self._rng,
+        )
+        self._make_folders()
+        self._wire_claims(client, lib, boot_id, observe)
+        self._wire_publishing(client)
+        self._wire_sockets()
+
+    def _make_folders(self) -> None:
+        for folder in (self.options.state_folder, self.options.cdi_dir):
+            files.make_folder(folder)
+
+    def _wire_claims(
+        self, client: KubeClient, lib: DeviceLib, boot_id: str, observe: files.Observe
+    ) -> None:
+        options, clock = self.options, self.clock
+        store = CdiStore(options.cdi_dir, options.driver_name, observe=observe)
+        self.checkpoint = Checkpoint(
+            CheckpointFile(options.state_folder, observe=observe),
+            boot_id=boot_id,
+            on_write=lambda seconds: self.metrics.observe(m.CHECKPOINT_SECONDS, seconds),
+            monotonic=clock.monotonic,
+        )
+        self.instances = InstanceLock(
+            options.state_folder,
+            clock=clock,
+            on_acquired=lambda: self.recovery.reread(),  # noqa: PLW0108 - made below
+        )
+        self.hardware = Hardware(
+            lib,
+            clock=clock,
+            on_change=lambda inventory: self.publisher.inventory_changed(inventory),  # noqa: PLW0108
+        )
+        self.state = DeviceState(
+            driver=options.driver_name,
+            pool=options.node_name,
+            runner=StepRunner(
+                self.checkpoint, {CDI_FILE: CdiFileStep(store, lib)}, observe=observe
+            ),
+            instances=self.instances,
+            claims=ClaimReader(client, options.driver_name, clock=clock, rng=self._rng),
+            devices=lambda: self.hardware.devices,
+            clock=clock,
+            orphan_grace=options.orphan_grace,
+        )
+        self.report = ClaimReport(
+            self.metrics,
+            self.events,
+            node={"apiVersion": "v1", "kind": "Node", "name": options.node_name},
+            checkpoint=self.checkpoint,
+        )
+        self.recovery = Recovery(
+            self.state, self.checkpoint, store, clock=clock, warn=self.report.node_warning
+        )
+
+    def _wire_publishing(self, client: KubeClient) -> None:
+        options = self.options
+        controller = ResourceSliceController(
+            client,
+            driver=options.driver_name,
+            pool_name=options.node_name,
+            node_name=options.node_name,
+            connected=lambda: self.registration.status.ok,
+            on_report=self._slice_report,
+            clock=self.clock,
+            rng=self._rng,
+        )
+
+        async def probe() -> object:
+            return await probe_features(
+                client, driver=options.driver_name, node_name=options.node_name
+            )
+
+        self.publisher = Publisher(
+            controller,
+            probe,
+            FileLock(options.state_folder / LOCK_NAME),
+            driver=options.driver_name,
+            node_name=options.node_name,
+            clock=self.clock,
+            rng=self._rng,
+        )
+
+    def _wire_sockets(self) -> None:
+        options = self.options
+        self.paths = sockets.socket_paths(
+            options.kubelet_root, options.driver_name, options.instance_uid
+        )
+        self.registration = RegistrationService(
+            options.driver_name, str(self.paths.service), on_change=self._registered
+        )
+        service = DraService(self.state, self.report, monotonic=self.clock.monotonic)
+        self._service_server = SocketServer(self.paths.service, dra_handlers(service))
+        self._registration_server = SocketServer(
+            self.paths.registration, registration_handlers(self.registration)
+        )
+
+    def _registered(self, status: Registered) -> None:
+        self.metrics.set(m.KUBELET_REGISTERED, 1 if status.ok else 0)
+        if not status.ok:
+            self.report.node_warning("RegistrationFailed", status.error)
+        self.publisher.connection_changed()
+
+    def _slice_report(self, report: SliceReport) -> None:
+        log.warning("publishing", reason=report.kind, pool=report.pool, error=report.message)
+        self.report.node_warning(report.kind, report.message)
+        self.publisher.trouble(report.message)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until ``stop`` is set.
+
+        Raises:
+            GpudraError: the agent cannot start: folders, sockets or address cannot be used.
+        """
+        status = self._status_server()
+        if status is not None:
+            await status.start()
+        try:
+            await self.hardware.discover()
+            await self.recovery.start()
+            await self._open_sockets()
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(self.events.run(), name="events"),
+                    tasks.create_task(self.hardware.run(self._rng), name="hardware"),
+                    tasks.create_task(self.publisher.run(), name="publisher"),
+                    tasks.create_task(self.recovery.run(), name="recovery"),
+                ]
+                await stop.wait()
+                log.info("stopping")
+                await self._close_sockets()
+                for task in running:
+                    task.cancel()
+            await asyncio.wait_for(self.events.flush(), timeout=2.0)
+        finally:
+            if status is not None:
+                await status.close()
+
+    async def _open_sockets(self) -> None:
+        dead = sockets.remove_dead_siblings(self.paths, self.options.driver_name)
+        if dead:
+            log.info("removed sockets of ended instances", paths=[str(path) for path in dead])
+        await self._service_server.start()
+        await self._registration_server.start()
+        log.info("serving", endpoint=str(self.paths.service), claims=len(self.state.records))
+
+    async def _close_sockets(self) -> None:
+        await self._registration_server.stop(1.0)
+        await self._service_server.stop(STOP_GRACE)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.state.drain(), timeout=STOP_GRACE)
+
+    def _status_server(self) -> StatusServer | None:
+        address = self.options.http_address
+        if address is None:
+            return None
+        host, port = address
+        server = StatusServer(self.metrics, host=host, port=port)
+        server.add_live("service-socket", self._service_server.problem)
+        server.add_live("registration-socket", self._registration_server.problem)
+        server.add_ready("kubelet", self.registration.problem)
+        server.add_ready("hardware", self.hardware.problem)
+        server.add_ready("slices", self.publisher.problem)
+        return server
+
+
+def read_boot_id(path: Path = BOOT_ID) -> str:
+    """The kernel's boot id.
+
+    Raises:
+        StateError: the kernel does not tell; without it a reboot would go unnoticed.
+    """
+    with files.explained(path, "read"):
+        found = path.read_text().strip()
+    if not found:
+        raise StateError("is empty", obj=str(path))
+    return found
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def serve(options: Options, *, version: str, observe: files.Observe = files.ignore) -> None:
+    """Runs the agent until SIGTERM or SIGINT.
+
+    Raises:
+        GpudraError: it cannot start.
+    """
+    stop = asyncio.Event()
+    lib = hardware_module.open_lib(options, options.state_folder / "hardware")
+    kubeconfig = str(options.kubeconfig) if options.kubeconfig else None
+    client = await KubeClient.load(kubeconfig)
+    try:
+        app = App(options, client, lib, boot_id=read_boot_id(), observe=observe, version=version)
+        with _stopped_by_signals(stop):
+            await app.run(stop)
+    finally:
+        await client.close()
+        lib.close()
