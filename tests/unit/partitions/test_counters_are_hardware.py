@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from gpudra.driver.devicelib.nvml import NvmlLib
 from gpudra.driver.devicelib.simulated.catalog import board_catalog
 from tests.fakenvml.machine import FakeMachine
 
+PUBLISHED = Path(__file__).parents[2] / "fixtures/mig/published-layouts.yaml"
 BOARDS = [name for name, board in board_catalog().items() if board.mig]
 Place = tuple[MigProfile, Placement]
 Layout = frozenset[tuple[int, int]]  # profile id and start of each instance
@@ -85,7 +87,7 @@ def card(
 
 
 def maximal_by_counters(card: Card) -> set[Layout]:
-    """Every layout that the counters allow and to which nothing can be added."""
+    """Every layout of ``card.places`` that the counters allow and to which nothing can be added."""
     found: set[Layout] = set()
 
     def grow(layout: list[Place], first: int) -> None:
@@ -117,6 +119,25 @@ def test_maximal_layouts_are_the_hardwares(card: Card) -> None:
         for instance in made:
             assert instance is not None
             card.destroy(instance)
+
+
+def test_full_layouts_are_the_published_ones(card: Card) -> None:
+    """Of the plain profiles, the counters allow exactly the layouts that the vendor draws."""
+    assert card.gpu.mig is not None
+    plain = {
+        profile.compute_slices: profile
+        for profile in sorted(card.gpu.mig.profiles, key=lambda one: -(one.memory_bytes or 0))
+        if not profile.name.endswith("+me")
+    }
+    card.places = [place for place in card.places if place[0] in plain.values()]
+    width = {profile.id: slices for slices, profile in plain.items()}
+    found = sorted(
+        [width[profile] for profile, _ in sorted(layout, key=lambda one: one[1])]
+        for layout in maximal_by_counters(card)
+    )
+    published = yaml.safe_load(PUBLISHED.read_text())
+    board = {7: "seven-slices", 4: "four-slices"}[card.gpu.mig.compute_slices]
+    assert found == sorted(published[board])
 
 
 def test_any_walk_agrees_step_by_step(card: Card) -> None:
