@@ -19,6 +19,7 @@ from gpudra.api.errors import ExpiredError, InputError, NotFoundError
 from gpudra.driver.kube.auth import Connection
 from gpudra.driver.kube.kubeconfig import (
     HOST_VARIABLE,
+    SERVICE_ACCOUNT_DIR,
     default_paths,
     load_in_cluster,
     load_kubeconfig,
@@ -92,10 +93,16 @@ class KubeClient:
         return cls(load_kubeconfig_document(document, context, options.clock), options)
 
     @classmethod
-    async def in_cluster(cls, *, options: ClientOptions | None = None) -> Self:
-        """Client for the service account of the pod that we run in. Raises InputError elsewhere."""
+    async def in_cluster(
+        cls, *, options: ClientOptions | None = None, folder: Path = SERVICE_ACCOUNT_DIR
+    ) -> Self:
+        """Client for the service account of the pod that we run in, whose files are in ``folder``.
+
+        Raises:
+            InputError: not in a pod, or the files are missing.
+        """
         options = options or ClientOptions()
-        return cls(load_in_cluster(os.environ, options.clock), options)
+        return cls(load_in_cluster(os.environ, options.clock, folder), options)
 
     @classmethod
     async def load(

@@ -415,7 +415,7 @@ class Reflector(Generic[T]):
             self._report("handler", error, f"handler of {self.resource.plural}: {error!r}")
 
     def _failed(self, what: str, error: ApiError) -> float:
-        self._report(what, error, f"{what} {self.resource.plural}: {error}")
+        self._report(what, error, f"{what} {self.resource.plural}: {error.what}")
         at_least = error.retry_after if isinstance(error, TooManyRequestsError) else 0.0
         return self._backoffs[what].next(at_least)
 

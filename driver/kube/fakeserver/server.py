@@ -188,7 +188,8 @@ class FakeApiServer:
         }
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path, query = request.path.rstrip("/"), dict(request.query)
+        # Not the decoded path: an escaped slash belongs to a name.
+        path, query = request.rel_url.raw_path.rstrip("/"), dict(request.query)
         if path in _HEALTH:
             return web.Response(text="ok")
         target = parse_target(path)
