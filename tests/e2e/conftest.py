@@ -46,7 +46,7 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """
     layout = layout_for(None)
     was_running = ProcessTable(layout.pid_dir, layout.log_dir).running("kube-apiserver") is not None
-    up = gpudra_local("up", "--nodes", "2", "--yes", "--no-agent")
+    up = gpudra_local("up", "--nodes", "2", "--yes")
     assert up.returncode == 0, up.stderr[-4000:]
     running = Cluster.of(layout)
     pytestconfig.stash[SERVER_VERSION] = running.client.request("GET", "/version")["gitVersion"]

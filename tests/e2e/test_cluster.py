@@ -75,7 +75,7 @@ def test_a_second_up_restarts_nothing(cluster: Cluster) -> None:
     """Running ``up`` on a healthy cluster leaves every process as it is."""
     before = cluster.pids()
 
-    up = gpudra_local("up", "--nodes", "2", "--yes", "--no-agent")
+    up = gpudra_local("up", "--nodes", "2", "--yes")
 
     assert up.returncode == 0, up.stderr
     assert cluster.pids() == before
