@@ -76,7 +76,8 @@ Count = Annotated[int, Field(ge=0)]
 class PlacementRange(_Model):
     """Places of one profile, written ``0-6:1`` or ``0,2,4:2``: starts and size in memory slices."""
 
-    starts: tuple[Count, ...]
+    # Not strict: what the validator below hands on is a Python list, not JSON any more.
+    starts: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
     size: Annotated[int, Field(ge=1)]
 
     @model_validator(mode="before")
@@ -91,7 +92,7 @@ class PlacementRange(_Model):
         for part in found["starts"].split(","):
             first, _, last = part.partition("-")
             starts.extend(range(int(first), int(last or first) + 1))
-        return {"starts": tuple(starts), "size": int(found["size"])}
+        return {"starts": starts, "size": int(found["size"])}
 
 
 class EnginesSpec(_Model):

@@ -109,7 +109,11 @@ class Document:
             # As JSON, so that strict mode takes a list for a tuple and a text for an enum.
             return model.model_validate_json(json.dumps(self.data))
         except ValidationError as error:
-            problems = error.errors(include_url=False)
+            # A misspelt field is better news than the required one that is missing for it.
+            problems = sorted(
+                error.errors(include_url=False),
+                key=lambda problem: problem["type"] != "extra_forbidden",
+            )
             first = problems[0]
             more = f"{len(problems) - 1} more like this" if len(problems) > 1 else ""
             raise self.error(_message(first), first["loc"], more) from error
@@ -121,7 +125,7 @@ def _message(problem: Any) -> str:
     if problem["type"] == "missing":
         return "is required"
     text = str(problem["msg"]).removeprefix("Value error, ")
-    return text[:1].lower() + text[1:]
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
 def _child(node: yaml.Node, step: Step) -> tuple[int, yaml.Node] | None:

@@ -31,11 +31,9 @@ class DeviceNodes:
         path = self._folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            numbers = _NULL.stat().st_rdev
-            os.mknod(path, stat.S_IFCHR | 0o666, numbers)
-            path.chmod(0o666)  # the umask does not count
-        except FileExistsError:
-            return path
+            if not path.exists():
+                os.mknod(path, stat.S_IFCHR | 0o666, _NULL.stat().st_rdev)
+                path.chmod(0o666)  # the umask does not count
         except PermissionError:
             return _NULL
         except OSError as error:

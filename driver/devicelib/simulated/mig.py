@@ -104,6 +104,15 @@ class SimulatedPartitions:
         return mig
 
 
+def fits(mig: MigSpec, card: CardState, profile_id: int, start: int) -> bool:
+    """Whether an instance can be made beside those that are there."""
+    try:
+        _check_fit("", mig, card, profile_id, start)
+    except (HardwareError, InputError):
+        return False
+    return True
+
+
 def _check_fit(gpu: str, mig: MigSpec, card: CardState, profile_id: int, start: int) -> None:
     profiles = {one.id: one for one in mig.profiles}
     wanted = profiles.get(profile_id)
