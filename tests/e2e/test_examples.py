@@ -176,8 +176,7 @@ def place(driver: Cluster, namespace: str, request: pytest.FixtureRequest) -> It
     example: Example = request.getfixturevalue("example")
     yield example.namespace or namespace
     if example.namespace:
-        driver.delete_namespace(example.namespace)
-        driver.wait_gone(f"{CORE}/namespaces", example.namespace)
+        driver.kubectl("delete", "namespace", example.namespace, "--ignore-not-found")
 
 
 def observe(cluster: Cluster, namespace: str, pods: list[dict[str, Any]]) -> Seen:
