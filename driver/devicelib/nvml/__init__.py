@@ -11,9 +11,10 @@ from pathlib import Path
 import pynvml
 
 from gpudra.api.errors import DeviceGoneError, HardwareError
-from gpudra.driver.core.edits import ContainerEdits
+from gpudra.driver.core.edits import ContainerEdits, merge
 from gpudra.driver.core.inventory import Gpu, Inventory, ReadingProblem
 from gpudra.driver.devicelib.nvml.driverfiles import DriverFiles
+from gpudra.driver.devicelib.nvml.driverroot import LIBRARY_FOLDERS, DriverRoot
 from gpudra.driver.devicelib.nvml.health import NvmlHealth
 from gpudra.driver.devicelib.nvml.partitions import NvmlPartitions
 from gpudra.driver.devicelib.nvml.readings import read_gpu
@@ -24,9 +25,6 @@ from gpudra.driver.devicelib.pci import PciTree
 from gpudra.driver.devicelib.protocol import Readiness
 
 _LIBRARY_NAME = "libnvidia-ml.so.1"
-_LIBRARY_FOLDERS = (
-    "usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "usr/lib",
-)  # fmt: skip
 _NVIDIA = 0x10DE
 _DISPLAY_CLASS = 0x03
 
@@ -46,7 +44,8 @@ class NvmlLib:
         self, *, library: Path | None = None, driver_root: str = "/", host_root: Path = Path("/")
     ) -> None:
         self._root = driver_root
-        seen = host_root / driver_root.strip("/")
+        self._host = host_root
+        self._seen = seen = host_root / driver_root.strip("/")
         self._session = Session(library or _find_library(seen))
         self._tree = PciTree(host_root)
         self._files = DriverFiles(host_root=host_root, dev_root=driver_root)
@@ -111,8 +110,13 @@ class NvmlLib:
         return inventory
 
     def common_edits(self) -> ContainerEdits:
-        """The driver's control nodes."""
-        return self._files.common()
+        """The driver's control nodes, libraries, programs and sockets."""
+        self._session.start()
+        with self._session.calling("NVML"):
+            version = pynvml.nvmlSystemGetDriverVersion()
+        text = version.decode("ascii", "replace") if isinstance(version, bytes) else version
+        root = DriverRoot(root=self._root, seen=self._seen, host=self._host, version=text)
+        return merge((self._files.common(), root.edits()))
 
     def gpu_edits(self, gpu: str) -> ContainerEdits:
         """The card's device node."""
@@ -173,7 +177,7 @@ def _find_library(root: Path) -> Path | None:
     """The library below a driver root other than ``/``; the linker knows the host's own."""
     if root == Path("/"):
         return None
-    for folder in _LIBRARY_FOLDERS:
+    for folder in LIBRARY_FOLDERS:
         if (root / folder / _LIBRARY_NAME).exists():
             return root / folder / _LIBRARY_NAME
-    return root / _LIBRARY_FOLDERS[0] / _LIBRARY_NAME
+    return root / LIBRARY_FOLDERS[0] / _LIBRARY_NAME
