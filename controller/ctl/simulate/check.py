@@ -72,7 +72,7 @@ class _Books:
         return sum(node.cards for node in self.trace.nodes) * CARD
 
 
-class _Fault(Exception):
+class _FaultError(Exception):
     """What is wrong with the line at hand."""
 
 
@@ -99,37 +99,45 @@ def check_log(path: Path, trace: Trace) -> list[Verdict]:
     """Checks every run of a log; raises InputError with the line of the first contradiction."""
     verdicts: list[Verdict] = []
     books: _Books | None = None
-    number = 0
+    line = 1
     try:
         with path.open(encoding="utf-8") as file:
-            for number, text in enumerate(file, start=1):
-                entry = json.loads(text)
-                if isinstance(entry, dict) and "run" in entry:
-                    books = _open_books(trace, entry["run"], books)
-                elif books is None:
-                    raise _Fault("the log does not begin with a run")
-                elif isinstance(entry, dict):
-                    verdicts.append(_close(books, entry["result"]))
-                    books = None
-                else:
-                    _apply(books, entry)
-        if books is not None or not verdicts:
-            raise _Fault("the log ends in the middle of a run")
-    except _Fault as fault:
-        raise InputError(str(fault), file=str(path), line=number or 1) from fault
+            for line, text in enumerate(file, start=1):  # noqa: B007 - the handlers name it
+                books = _read(json.loads(text), trace, books, verdicts)
+        _ended(books, verdicts)
+    except _FaultError as fault:
+        raise InputError(str(fault), file=str(path), line=line) from fault
     except (ValueError, KeyError, TypeError, IndexError) as error:
         what = f"not a line of a placement log ({type(error).__name__}: {error})"
-        raise InputError(what, file=str(path), line=number or 1) from error
+        raise InputError(what, file=str(path), line=line) from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from error
     return verdicts
 
 
+def _read(entry: Any, trace: Trace, books: _Books | None, verdicts: list[Verdict]) -> _Books | None:
+    """Applies one line; returns the books of the run that is open after it."""
+    if isinstance(entry, dict) and "run" in entry:
+        return _open_books(trace, entry["run"], books)
+    if books is None:
+        raise _FaultError("no run is open here")
+    if isinstance(entry, dict):
+        verdicts.append(_close(books, entry["result"]))
+        return None
+    _apply(books, entry)
+    return books
+
+
+def _ended(books: _Books | None, verdicts: list[Verdict]) -> None:
+    if books is not None or not verdicts:
+        raise _FaultError("the log ends in the middle of a run")
+
+
 def _open_books(trace: Trace, facts: dict[str, Any], before: _Books | None) -> _Books:
     if before is not None:
-        raise _Fault("a run begins before the last one ended")
+        raise _FaultError("a run begins before the last one ended")
     if facts["nodes"] != len(trace.nodes) or facts["tasks"] != len(trace.tasks):
-        raise _Fault(
+        raise _FaultError(
             f"the log is of {facts['nodes']} nodes and {facts['tasks']} tasks, "
             f"the lists have {len(trace.nodes)} and {len(trace.tasks)}"
         )
@@ -145,7 +153,7 @@ def _apply(books: _Books, entry: list[Any]) -> None:
         _release(books, rest[0])
         return
     if kind not in {"p", "d"}:
-        raise _Fault(f"unknown event {kind!r}")
+        raise _FaultError(f"unknown event {kind!r}")
     task = books.trace.tasks[rest[0]]
     _arrive(books, rest[0], task)
     if kind == "p":
@@ -159,7 +167,7 @@ def _move_to(books: _Books, at_s: float) -> None:
     if books.last_s is None:
         books.last_s = books.first_s = at_s
     if at_s < books.last_s:
-        raise _Fault(f"time runs backwards: {at_s} after {books.last_s}")
+        raise _FaultError(f"time runs backwards: {at_s} after {books.last_s}")
     books.area += books.allocated * (at_s - books.last_s)
     books.last_s = at_s
 
@@ -168,7 +176,7 @@ def _arrive(books: _Books, index: int, task: Task) -> None:
     if books.expected is not None:
         due = next(books.expected, None)
         if due != index:
-            raise _Fault(f"task {index} arrived where the seed gives {due}")
+            raise _FaultError(f"task {index} arrived where the seed gives {due}")
     books.decisions += 1
     books.requested += task.request.cards * task.request.card_milli
     if books.last_s is not None:
@@ -199,17 +207,17 @@ def _room(books: _Books, task: Task, node: int) -> bool:
 def _place(books: _Books, index: int, task: Task, node: int, cards: list[int]) -> None:
     request, spec = task.request, books.trace.nodes[node]
     if node < 0 or len(set(cards)) != request.cards or len(cards) != request.cards:
-        raise _Fault(f"task {index} needs {request.cards} different cards, got {cards}")
+        raise _FaultError(f"task {index} needs {request.cards} different cards, got {cards}")
     if request.cards and request.models and spec.model not in request.models:
-        raise _Fault(f"task {index} does not allow model {spec.model} of node {spec.name}")
+        raise _FaultError(f"task {index} does not allow model {spec.model} of node {spec.name}")
     books.cpu[node] -= request.cpu_milli
     books.memory[node] -= request.memory_mib
     for card in cards:
         if not 0 <= card < spec.cards:
-            raise _Fault(f"node {spec.name} has no card {card}")
+            raise _FaultError(f"node {spec.name} has no card {card}")
         books.cards[node][card] -= request.card_milli
     if min([books.cpu[node], books.memory[node], *books.cards[node]]) < 0:
-        raise _Fault(f"task {index} does not fit on node {spec.name}, cards {cards}")
+        raise _FaultError(f"task {index} does not fit on node {spec.name}, cards {cards}")
     books.allocated += request.cards * request.card_milli
     books.held.append((index, node, cards))
 
@@ -217,7 +225,7 @@ def _place(books: _Books, index: int, task: Task, node: int, cards: list[int]) -
 def _drop(books: _Books, task: Task) -> None:
     where = _fits_somewhere(books, task)
     if where is not None:
-        raise _Fault(f"{task.name} was dropped but fits on {books.trace.nodes[where].name}")
+        raise _FaultError(f"{task.name} was dropped but fits on {books.trace.nodes[where].name}")
     request = task.request
     books.rejected += request.cards * request.card_milli
     label = str(request.cards)
@@ -231,7 +239,7 @@ def _drop(books: _Books, task: Task) -> None:
 def _release(books: _Books, number: int) -> None:
     held = books.held[number] if number >= 0 else None
     if held is None:
-        raise _Fault(f"placement {number} ended twice or never began")
+        raise _FaultError(f"placement {number} ended twice or never began")
     index, node, cards = held
     request = books.trace.tasks[index].request
     books.held[number] = None
@@ -245,7 +253,7 @@ def _release(books: _Books, number: int) -> None:
 
 def _close(books: _Books, claimed: dict[str, Any]) -> Verdict:
     if books.expected is not None and next(books.expected, None) is not None:
-        raise _Fault("the run ended before the requested amount was reached")
+        raise _FaultError("the run ended before the requested amount was reached")
     _conserved(books)
     at_100 = None if books.at_100 is None else 100.0 * books.at_100 / books.capacity
     if books.facts["protocol"] == "published":
@@ -260,7 +268,9 @@ def _close(books: _Books, claimed: dict[str, Any]) -> Verdict:
     _same("allocatedPercent", claimed["allocatedPercent"], percent)
     _same("dropped", claimed["dropped"], books.sizes.total())
     if claimed["droppedBySize"] != dict(books.sizes):
-        raise _Fault(f"droppedBySize is {claimed['droppedBySize']}, the log gives {books.sizes}")
+        raise _FaultError(
+            f"droppedBySize is {claimed['droppedBySize']}, the log gives {books.sizes}"
+        )
     facts = books.facts
     return Verdict(
         facts["policy"], facts["seed"], len(books.held), books.sizes.total(), books.released,
@@ -277,11 +287,11 @@ def _conserved(books: _Books) -> None:
             for card in cards:
                 free[node][card] += books.trace.tasks[index].request.card_milli
     if any(card != CARD for cards in free for card in cards):
-        raise _Fault("free and held amounts do not add up to the cluster")
+        raise _FaultError("free and held amounts do not add up to the cluster")
 
 
 def _same(name: str, claimed: float | None, found: float | None) -> None:
     if (claimed is None) != (found is None) or (
         claimed is not None and found is not None and abs(claimed - found) > TOLERANCE
     ):
-        raise _Fault(f"{name} is {claimed}, the log gives {found}")
+        raise _FaultError(f"{name} is {claimed}, the log gives {found}")

@@ -7,6 +7,7 @@ import math
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 from gpudra.api.errors import InputError
 from gpudra.controller.ctl.simulate.arrivals import check_amounts
@@ -121,7 +122,7 @@ def _clash(args: argparse.Namespace) -> str:
     return ""
 
 
-def _open_log(path: Path | None, stack: ExitStack):  # type: ignore[no-untyped-def]
+def _open_log(path: Path | None, stack: ExitStack) -> IO[str] | None:
     if path is None:
         return None
     try:
@@ -143,7 +144,8 @@ def _published(
 ) -> dict[str, list[PublishedRun]]:
     amounts = [task.request.amount_milli for task in trace.tasks]
     check_amounts(amounts, trace.capacity_milli, args.until)
-    mix, found = _mix(trace), {}
+    mix = _mix(trace)
+    found: dict[str, list[PublishedRun]] = {}
     for policy in policies:
         progress.start(f"{policy}: set-up")
         maker = prepare(policy, trace.nodes, mix)
@@ -170,7 +172,8 @@ def _departures(
     log: PlacementLog,
     progress: Progress,
 ) -> dict[str, list[DepartureRun]]:
-    mix, found = _mix(trace), {}
+    mix = _mix(trace)
+    found: dict[str, list[DepartureRun]] = {}
     for policy in policies:
         progress.start(f"{policy}: set-up")
         maker = prepare(policy, trace.nodes, mix)

@@ -190,19 +190,16 @@ def _node(row: _Row, seen: set[str]) -> NodeSpec:
 
 
 def _task(row: _Row, models: frozenset[str]) -> Task:
-    request = Request(
-        cpu_milli=row.number("cpu_milli"),
-        memory_mib=row.number("memory_mib"),
-        **_cards(row),
-        models=_models(row, models),
-    )
+    cpu, memory = row.number("cpu_milli"), row.number("memory_mib")
+    cards, milli = _cards(row)
+    request = Request(cpu, memory, cards, milli, milli, _models(row, models))
     created, deleted = row.optional_number("creation_time"), row.optional_number("deletion_time")
     if created is not None and deleted is not None and deleted < created:
         raise row.fault("deletion_time", f"{deleted} is before creation_time {created}")
     return Task(row.text("name"), request, created, deleted)
 
 
-def _cards(row: _Row) -> dict[str, int]:
+def _cards(row: _Row) -> tuple[int, int]:
     """Cards and share of a row: several cards are always whole ones."""
     cards = row.number("num_gpu", most=MOST_CARDS)
     milli = row.number("gpu_milli", most=FULL_CARD)
@@ -212,7 +209,7 @@ def _cards(row: _Row) -> dict[str, int]:
         raise row.fault("gpu_milli", f"0 of {cards} GPUs asks for nothing")
     if cards > 1:
         milli = FULL_CARD
-    return {"cards": cards, "card_milli": milli, "card_memory_milli": milli}
+    return cards, milli
 
 
 def _models(row: _Row, known: frozenset[str]) -> frozenset[str]:
@@ -226,5 +223,4 @@ def _models(row: _Row, known: frozenset[str]) -> frozenset[str]:
         raise row.fault(
             "gpu_spec", f"no node has the model {shown!r}", f"known are {', '.join(sorted(known))}"
         )
-    # A CPU-only task is not bound to card models: nothing of the card is used.
     return wanted

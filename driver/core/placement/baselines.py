@@ -97,12 +97,13 @@ class RandomFit(RowPlacer):
         return np.zeros(len(nodes)), key.argmax(axis=1)
 
     def _pick(self, request: Request, row: Row) -> int:
+        del request
         fitting = np.flatnonzero(row.cost == 0.0)
         return int(self._random.choice(fitting)) if fitting.size else 0
 
 
 def _largest(state: ClusterState) -> FloatArray:
-    return np.maximum(1.0, _free(state, np.arange(len(state))).max(axis=0))
+    return np.asarray(np.maximum(1.0, _free(state, np.arange(len(state))).max(axis=0)))
 
 
 def _free(state: ClusterState, nodes: IntArray) -> FloatArray:

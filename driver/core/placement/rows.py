@@ -27,6 +27,8 @@ TAKEN = float("inf")
 
 
 class Row:
+    """Costs and choices of one kind of request on every node, as of one version of the state."""
+
     __slots__ = ("card", "cost", "version")
 
     def __init__(self, nodes: int) -> None:
@@ -56,9 +58,6 @@ class RowPlacer(ABC):
         del request
         return int(row.cost.argmin())
 
-    def _refresh_node(self, node: int) -> None:
-        """Hook: the node's columns have just changed."""
-
     def choose(self, request: Request) -> Placement | None:
         """See :class:`~gpudra.driver.core.placement.types.Placer`."""
         row = self._row(request)
@@ -82,9 +81,9 @@ class RowPlacer(ABC):
         return float(self._row(request).cost[node])
 
     def _touch(self, node: int) -> None:
+        """The node's columns have just changed; policies with columns of their own renew them too."""
         self._version += 1
         self._changed_at[node] = self._version
-        self._refresh_node(node)
 
     def _row(self, request: Request) -> Row:
         row = self._rows.get(request)

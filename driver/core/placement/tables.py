@@ -12,6 +12,7 @@ import numpy as np
 
 from gpudra.driver.core.placement.demand import DemandMix
 from gpudra.driver.core.placement.rows import FloatArray
+from gpudra.driver.core.placement.state import IntArray
 from gpudra.driver.core.placement.types import FULL_CARD, MigTable, Request
 
 PSI_REACH = 8.0
@@ -122,7 +123,9 @@ def loss_table() -> FloatArray:
 _PSI = loss_table()
 
 
-def expected_shortage(have: FloatArray, need: FloatArray, deviation: FloatArray) -> FloatArray:
+def expected_shortage(
+    have: FloatArray | IntArray, need: FloatArray, deviation: FloatArray
+) -> FloatArray:
     """Expected amount that is asked for beyond ``have`` when demand is normal.
 
     All in one unit; ``deviation`` below 1 counts as 1, so that a sure need

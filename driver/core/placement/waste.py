@@ -68,7 +68,8 @@ class WastePlacer(RowPlacer):
         self._skewed |= request.card_milli != request.card_memory_milli
         super().commit(request, placement)
 
-    def _refresh_node(self, node: int) -> None:
+    def _touch(self, node: int) -> None:
+        super()._touch(node)
         self._renew(np.array([node]))
 
     def _level(self, nodes: IntArray) -> IntArray:
