@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads YAML files of our own kinds strictly, and says file, line and field when one is wrong.
+"""Reads YAML text of our own kinds strictly, and says file, line and field when one is wrong.
 
 Differences from plain ``yaml.safe_load``: a key that comes twice is an error, and plain words mean
 what YAML 1.2 says. YAML 1.1 would read ``0000:15:01.0`` (a PCI address) as a number to base 60 and
@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -18,7 +17,6 @@ from pydantic import BaseModel, ValidationError
 
 from gpudra.api.errors import InputError
 
-_MAX_BYTES = 16 * 1024 * 1024
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Step = str | int
 
@@ -173,22 +171,3 @@ def parse_documents(text: str, file: str) -> tuple[Document, ...]:
     finally:
         loader.dispose()
     return tuple(documents)
-
-
-def read_documents(path: Path) -> tuple[Document, ...]:
-    """All documents of a file.
-
-    Raises:
-        InputError: the file cannot be read, is not text, or is not YAML.
-    """
-    try:
-        raw = path.read_bytes()
-        if len(raw) > _MAX_BYTES:
-            raise InputError(f"is larger than {_MAX_BYTES} bytes", file=str(path))
-        return parse_documents(raw.decode(), str(path))
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}", file=str(path), hint="check the path"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError("is not UTF-8 text", file=str(path)) from error

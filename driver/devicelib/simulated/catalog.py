@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gpudra.api.errors import InputError
 from gpudra.api.hardware import Board, Hardware, HardwareCatalog
-from gpudra.api.yamlfile import Document, parse_documents, read_documents
+from gpudra.api.yamlfile import Document, parse_documents
+from gpudra.driver.devicelib.files import read_documents
 
 _PACKAGE = "gpudra.driver.devicelib.simulated.profiles"
 _BOARDS = "boards.yaml"

@@ -8,6 +8,7 @@ node. Elsewhere ``/dev/null`` itself stands for every card.
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from gpudra.api.errors import HardwareError
@@ -32,7 +33,8 @@ class DeviceNodes:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
-                os.mknod(path, stat.S_IFCHR | 0o666, _NULL.stat().st_rdev)
+                with suppress(FileExistsError):  # another thread was quicker
+                    os.mknod(path, stat.S_IFCHR | 0o666, _NULL.stat().st_rdev)
                 path.chmod(0o666)  # the umask does not count
         except PermissionError:
             return _NULL

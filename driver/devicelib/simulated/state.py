@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpudra.api.errors import InputError, StateError
 from gpudra.api.hardware import Fault, FaultKind, Hardware
-from gpudra.api.yamlfile import read_documents
 from gpudra.driver.core.inventory import MigInstance
+from gpudra.driver.devicelib.files import read_documents
 from gpudra.driver.devicelib.protocol import HealthEvent, HealthKind
 from gpudra.driver.devicelib.simulated.model import (
     CardState,

@@ -7,7 +7,8 @@ import pytest
 
 from gpudra.api.errors import InputError
 from gpudra.api.hardware import Hardware
-from gpudra.api.yamlfile import parse_documents, read_documents
+from gpudra.api.yamlfile import parse_documents
+from gpudra.driver.devicelib.files import read_documents
 from gpudra.driver.devicelib.simulated import build_inventory, load_hardware, profile_names
 from gpudra.driver.devicelib.simulated.catalog import board_catalog
 
