@@ -104,6 +104,9 @@ def run(args: argparse.Namespace) -> int:
     except GpudraError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_ERROR
+    except PermissionError as error:
+        print(f"error: {error}; the local cluster belongs to root, try sudo -E", file=sys.stderr)
+        return EXIT_ERROR
     except KeyboardInterrupt:
         print("interrupted; run the command again to go on", file=sys.stderr)
         return 130

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpudra.api.errors import GpudraError, StateError
 from gpudra.controller.ctl.local import state
+from gpudra.controller.ctl.local.agent import SCRIPT
 from gpudra.controller.ctl.local.cgroups import Cgroups
 from gpudra.controller.ctl.local.layout import Layout
 from gpudra.controller.ctl.local.mounts import mounts_below, unmount_below
@@ -107,12 +108,13 @@ def leftovers(layout: Layout, nodes: list[Node]) -> list[str]:
 def _processes_of(layout: Layout) -> list[tuple[int, tuple[str, ...]]]:
     """Processes with a component's program or a file of this cluster's nodes in their command line."""
     bases = {f"{layout.base}/", f"{layout.short_base}/"}
-    programs = {"etcd", "containerd", "containerd-shim-runc-v2", "kubelet"}
+    programs = {"etcd", "containerd", "containerd-shim-runc-v2", "kubelet", SCRIPT}
     found = []
     for entry in PROC.iterdir():
         argv = command_line(int(entry.name)) if entry.name.isdigit() else ()
-        name = Path(argv[0]).name if argv else ""
-        ours = name in programs or name.startswith("kube-")
+        # A script stands behind its interpreter.
+        names = {Path(argument).name for argument in argv[:2]}
+        ours = names & programs or any(name.startswith("kube-") for name in names)
         if ours and any(base in argument for argument in argv[1:] for base in bases):
             found.append((int(entry.name), argv))
     return found

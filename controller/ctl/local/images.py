@@ -36,7 +36,7 @@ class ImageError(GpudraError):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A name, the command that runs without arguments, and a home for it."""
+    """A name, and the command that runs when a pod gives none."""
 
     name: str
     command: tuple[str, ...]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gpudra.api.errors import GpudraError
 from gpudra.controller.ctl.local.cgroups import Cgroups
+from gpudra.controller.ctl.local.process import PROC, command_line
 from gpudra.controller.ctl.local.progress import Progress
 
 MINIMUM_GO = (1, 26)
@@ -154,9 +155,30 @@ def _disk_problem(path: Path, needed_gib: int) -> str:
     return f"{existing} has {free:.1f} GiB free, {needed_gib} GiB are needed: free some, or set GPUDRA_LOCAL_DIR"
 
 
-def problems(
-    *, tools_dir: Path, base: Path, must_build: bool, go_cache: Path | None = None
-) -> list[str]:
+def _go_cache() -> Path:
+    """Where Go keeps what it compiled; the home folder when Go cannot be asked."""
+    if shutil.which("go") is None:
+        return Path.home()
+    answer = subprocess.run(
+        ["go", "env", "GOCACHE"], capture_output=True, text=True, check=False, cwd="/"
+    )
+    return Path(answer.stdout.strip() or Path.home())
+
+
+def _foreign_kubelet() -> str:
+    """A kubelet in its default folder is of a real node, whose sockets ours would replace."""
+    for entry in PROC.iterdir():
+        argv = command_line(int(entry.name)) if entry.name.isdigit() else ()
+        is_kubelet = bool(argv) and Path(argv[0]).name == "kubelet"
+        if is_kubelet and not any(argument.startswith("--root-dir") for argument in argv):
+            return (
+                f"this machine is a node of another cluster (kubelet, pid {entry.name}): "
+                "use a machine of its own for the local cluster"
+            )
+    return ""
+
+
+def problems(*, tools_dir: Path, base: Path, must_build: bool) -> list[str]:
     """All that is missing and that no package of the distribution brings, one sentence each."""
     found: list[str] = []
     if platform.system() != "Linux":
@@ -167,9 +189,10 @@ def problems(
         found.append("containers and cgroups need root: run it as root, for example with sudo -E")
     if must_build:
         found.append(_go_problem(tools_dir))
-        found.append(_disk_problem(go_cache or Path.home(), BUILD_DISK_GIB))
+        found.append(_disk_problem(_go_cache(), BUILD_DISK_GIB))
     found.append(_disk_problem(base, RUN_DISK_GIB))
     found.append(Cgroups().problem())
+    found.append(_foreign_kubelet())
     found.extend(
         f"the command {name!r} is missing: install the package util-linux or mount"
         for name in ("mount", "umount")

@@ -36,7 +36,7 @@ NODE_FIELDS = {
 
 
 def test_the_configuration_has_the_form_that_kind_reads() -> None:
-    """kind refuses unknown fields, and wants booleans for gates and text for runtime settings."""
+    """Kind refuses unknown fields, and wants booleans for gates and text for runtime settings."""
     document = yaml.safe_load((KIND / "cluster.yaml").read_text())
 
     assert (document["kind"], document["apiVersion"]) == ("Cluster", "kind.x-k8s.io/v1alpha4")
