@@ -4,6 +4,7 @@
 import hashlib
 import io
 import json
+import platform
 import tarfile
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_an_unknown_architecture_is_refused(
     busybox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An image that says the wrong architecture would be refused later, and less clearly."""
-    monkeypatch.setattr(images.platform, "machine", lambda: "s390x")
+    monkeypatch.setattr(platform, "machine", lambda: "s390x")
 
     with pytest.raises(ImageError, match="s390x"):
         build_archive(busybox, tmp_path / "images.tar")

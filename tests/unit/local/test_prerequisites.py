@@ -2,6 +2,9 @@
 """What the machine must have, and how it is asked for."""
 
 import io
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,7 @@ def apt(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     )
     monkeypatch.setattr(prerequisites, "PACKAGES", packages)
     monkeypatch.setattr(prerequisites, "_apt", lambda arguments, progress: calls.append(arguments))
-    monkeypatch.setattr(prerequisites.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("YES", raising=False)
     return calls
@@ -66,8 +69,8 @@ def test_the_newest_module_decides_about_go(tmp_path: Path) -> None:
 
 def test_all_problems_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A person without root, Go and disk space hears of all three, each with what to do."""
-    monkeypatch.setattr(prerequisites.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(prerequisites.shutil, "which", lambda name: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(prerequisites, "BUILD_DISK_GIB", 10**9)
 
     with pytest.raises(PrerequisiteError) as error:
@@ -100,7 +103,7 @@ def test_go_is_not_asked_for_when_nothing_is_to_be_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Built programs run on a machine without Go."""
-    monkeypatch.setattr(prerequisites.shutil, "which", lambda name: None if name == "go" else name)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "go" else name)
 
     found = prerequisites.problems(tools_dir=tmp_path, base=tmp_path, must_build=False)
 
@@ -111,12 +114,14 @@ def test_packages_are_installed_after_a_yes(
     apt: list[list[str]], progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The question names them; the list of packages is refreshed once before."""
-    monkeypatch.setattr(prerequisites.sys.stdin, "isatty", lambda: True)
-    questions = []
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    questions: list[str] = []
 
-    install_packages(
-        progress, assume_yes=False, ask=lambda question: questions.append(question) or "y"
-    )
+    def answer(question: str) -> str:
+        questions.append(question)
+        return "y"
+
+    install_packages(progress, assume_yes=False, ask=answer)
 
     assert questions == ["Install runc, busybox-static with apt-get now? [y/N] "]
     assert apt == [
@@ -129,7 +134,7 @@ def test_a_no_installs_nothing(
     apt: list[list[str]], progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error gives the command to run by hand."""
-    monkeypatch.setattr(prerequisites.sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
 
     with pytest.raises(PrerequisiteError, match="run `apt-get install runc busybox-static`"):
         install_packages(progress, assume_yes=False, ask=lambda question: "")
@@ -141,7 +146,7 @@ def test_without_a_terminal_nothing_is_installed_unasked(
     apt: list[list[str]], progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script gets an error that names the packages and ``--yes``."""
-    monkeypatch.setattr(prerequisites.sys.stdin, "isatty", lambda: False)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
 
     with pytest.raises(PrerequisiteError, match=r"missing: runc, busybox-static; .* or give --yes"):
         install_packages(progress, assume_yes=False)
@@ -184,3 +189,22 @@ def test_a_static_program_is_told_from_a_dynamic_one(tmp_path: Path) -> None:
 
     assert not is_static_elf(Path("/bin/sh"))
     assert not is_static_elf(script)
+
+
+@pytest.mark.parametrize(
+    ("argv", "refused"),
+    [
+        (("/usr/bin/kubelet", "--config=/var/lib/kubelet/config.yaml"), True),
+        (("/x/bin/kubelet", "--root-dir=/x/node-1/kubelet"), False),
+        (("/bin/sh", "-c", "kubelet"), False),
+    ],
+)
+def test_a_machine_that_is_a_node_already_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...], refused: bool
+) -> None:
+    """A real node's kubelet would lose its device plugin socket to ours."""
+    monkeypatch.setattr(prerequisites, "command_line", lambda pid: argv)
+
+    found = prerequisites.problems(tools_dir=tmp_path, base=tmp_path, must_build=False)
+
+    assert any("is a node of another cluster" in problem for problem in found) is refused
