@@ -177,15 +177,12 @@ class ResourceSliceController:
     # --- the loop -------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        watch = asyncio.ensure_future(self._reflector.run())
-        try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reflector.run())
             await self._reflector.wait_synced()
             while True:
                 self._wake.clear()
                 await self._rest(await self._attempt())
-        finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
 
     async def _rest(self, rest: _Rest) -> None:
         if rest.at_least > 0:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpudra.api.errors import InputError, StateError
+from gpudra.api.errors import HardwareError, InputError, StateError
 from gpudra.api.hardware import Fault, FaultKind, Hardware
 from gpudra.driver.core.inventory import MigInstance
 from gpudra.driver.devicelib.files import read_documents
@@ -65,7 +65,11 @@ class HardwareState:
         return self._monotonic() - self._started
 
     def cards(self) -> dict[str, CardState]:
-        """State of every card now."""
+        """State of every card now.
+
+        Raises:
+            HardwareError: there is a new ``faults.yaml``, and it is wrong; the next call goes on.
+        """
         with self._changed:
             self._advance()
             return dict(self._cards)
@@ -87,7 +91,7 @@ class HardwareState:
             self._happen(fault)
 
     def wait(self, timeout_seconds: float) -> tuple[HealthEvent, ...]:
-        """See HealthLib.wait."""
+        """See HealthLib.wait; HardwareError as for ``cards``."""
         with self._changed:
             deadline = self._monotonic() + timeout_seconds
             while True:
@@ -134,7 +138,11 @@ class HardwareState:
         if stamp == self._file_stamp:
             return
         self._file_stamp = stamp
-        faults = read_faults(path)
+        try:
+            faults = read_faults(path)
+        except InputError as error:
+            # Whoever waits or discovers did nothing wrong: for them the hardware misbehaves.
+            raise HardwareError(str(error), hint="correct the file") from error
         for fault in faults[self._from_file :]:
             self._happen(fault)
         self._from_file = len(faults)

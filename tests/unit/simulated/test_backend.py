@@ -173,7 +173,7 @@ def test_a_malformed_faults_file_is_named_once(tmp_path: Path) -> None:
     """A typing error is an error with file and line, and the next call goes on."""
     lib = _lib(load_hardware("t4-1x"), tmp_path)
     (tmp_path / FAULTS_FILE).write_text("- {gpu: 0, kind: xid, xid: 79}\n- {gpu: 0, kidn: lost}\n")
-    with pytest.raises(InputError, match=r"faults.yaml:2: "):
+    with pytest.raises(HardwareError, match=r"faults\.yaml:2: "):
         lib.wait(0)
     assert lib.wait(0) == ()
 
