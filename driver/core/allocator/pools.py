@@ -110,10 +110,20 @@ class Pool:
         """
         if self.node_name:
             return self.node_name == node.name
+        return any(self._home_reaches(index, node) for index in range(len(self.homes)))
+
+    def binds(self, node: Node) -> bool:
+        """Whether a slice that the node reaches has a device with binding conditions."""
+        if not self.binding or self.node_name:
+            return self.binding
         return any(
-            home.reaches(node) if not home.per_device else self._any_device(index, node)
-            for index, home in enumerate(self.homes)
+            device.binding_conditions and self._home_reaches(home, node)
+            for device, home in zip(self.devices, self.home_of, strict=True)
         )
+
+    def _home_reaches(self, index: int, node: Node) -> bool:
+        home = self.homes[index]
+        return self._any_device(index, node) if home.per_device else home.reaches(node)
 
     def _any_device(self, index: int, node: Node) -> bool:
         return any(

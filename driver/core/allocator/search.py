@@ -19,7 +19,7 @@ from typing import Any
 from gpudra.api.names import MAX_RESULTS
 from gpudra.driver.core.allocator.bounds import Bounds, distinct_elements
 from gpudra.driver.core.allocator.constraints import ConstraintPlan
-from gpudra.driver.core.allocator.counters import CLAIMED, FREE, USED, IslandState, take
+from gpudra.driver.core.allocator.counters import CLAIMED, FREE, SHARES, USED, IslandState, take
 from gpudra.driver.core.allocator.requests import Alternative, ClaimPlan, Plan, RequestPlan
 from gpudra.driver.core.allocator.template import Candidates, Template, compress
 from gpudra.driver.core.allocator.types import Deadline, Outcome, Refusal, claim_refusal
@@ -417,10 +417,17 @@ class Search:
         template = self._template
         index = template.island_of[position]
         island = template.islands[index]
+        local = template.local_of[position]
+        state = current.islands[index]
         return (
             island.kind,
-            current.islands[index],
-            island.local_class[template.local_of[position]],
+            state,
+            island.local_class[local],
+            state[USED] >> local & 1,
+            state[CLAIMED] >> local & 1,
+            next((share for member, share in state[SHARES] if member == local), None)
+            if state[SHARES]
+            else None,
             self._local_patterns(current, index) if current.constraints else (),
         )
 

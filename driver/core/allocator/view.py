@@ -244,15 +244,8 @@ class ClusterState:
                     records.append(record)
                 else:
                     troubles.append(_trouble(record.pool))
-        records.sort(key=lambda one: (self._binds(one, node), one.pool.key))
+        records.sort(key=lambda one: (one.pool.binds(node), one.pool.key))
         return NodeView(node, tuple(records), tuple(sorted(troubles)))
-
-    @staticmethod
-    def _binds(record: PoolRecord, node: Node) -> bool:
-        pool = record.pool
-        if not pool.binding:
-            return False
-        return any(pool.devices[index].binding_conditions for index in pool.on_node(node))
 
 
 def _trouble(pool: Pool) -> tuple[bool, str]:
