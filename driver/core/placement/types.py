@@ -62,7 +62,9 @@ class Request:
     @property
     def whole(self) -> bool:
         """Whether the cards are taken whole (no other request may join them)."""
-        return self.cards > 0 and (self.cards > 1 or self.card_milli == FULL_CARD)
+        return self.cards > 1 or (
+            self.cards == 1 and min(self.card_milli, self.card_memory_milli) == FULL_CARD
+        )
 
     @property
     def amount_milli(self) -> int:
@@ -151,7 +153,7 @@ class Weights:
     group: float = 0.4
     topology: float = 0.3
     skew: float = 0.5
-    price: float = 1.0
+    price: float = 2.0
 
 
 class Placer(Protocol):
