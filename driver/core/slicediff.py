@@ -238,7 +238,7 @@ def _fields(cls: type[ApiObject]) -> tuple[tuple[str, str], ...]:
 
 def _equal(wanted: Any, found: Any, path: str, dropped: Collection[str]) -> bool:
     """Equality of what we know; fields that only the server knows do not count."""
-    if path in dropped:
+    if path in dropped or wanted == found:
         return True
     if isinstance(wanted, DeviceTaint) and isinstance(found, DeviceTaint) and not wanted.time_added:
         # Set by the server.
