@@ -86,13 +86,16 @@ def run(args: argparse.Namespace) -> int:
     if args.output in (printers.JSON, printers.YAML):
         printers.print_data({"items": [view_as_data(view) for view in views]}, args.output)
         return 0
-    wide = args.output == WIDE
-    printers.print_table(
-        _HEADERS + (_WIDE_HEADERS if wide else ()),
-        [_row(view) + (_wide_cells(view) if wide else ()) for view in views],
-        nothing=f"no devices of {args.driver} found",
-    )
+    headers, rows = _table(views, wide=args.output == WIDE)
+    printers.print_table(headers, rows, nothing=f"no devices of {args.driver} found")
     return 0
+
+
+def device_table(
+    slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim], driver: str, *, wide: bool
+) -> str:
+    """What the command prints for these objects."""
+    return printers.format_table(*_table(device_views(slices, claims, driver), wide=wide))
 
 
 def device_views(
@@ -167,6 +170,13 @@ def _newest(slices: Iterable[ResourceSlice], driver: str) -> list[ResourceSlice]
         pool = found.spec.pool
         newest[pool.name] = max(pool.generation, newest.get(pool.name, 0))
     return [found for found in mine if found.spec.pool.generation == newest[found.spec.pool.name]]
+
+
+def _table(
+    views: Iterable[DeviceView], *, wide: bool
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    headers = _HEADERS + (_WIDE_HEADERS if wide else ())
+    return headers, [_row(view) + (_wide_cells(view) if wide else ()) for view in views]
 
 
 def _row(view: DeviceView) -> tuple[object, ...]:
