@@ -102,4 +102,4 @@ def test_status_tells_ports_paths_and_health_to_programs(cluster: Cluster) -> No
         "kube-apiserver",
         "kubelet-node-2",
     }
-    assert answer["cluster"]["nodes"][0]["kubelet_root"] == cluster.state.nodes[0].kubelet_root
+    assert answer["nodes"][0]["kubelet_root"] == cluster.state.nodes[0].kubelet_root

@@ -44,7 +44,7 @@ class ClusterStatus:
         document = {
             "healthy": self.healthy,
             "components": [asdict(component) for component in self.components],
-            "cluster": asdict(self.state) if self.state else None,
+            **(asdict(self.state) if self.state else {"nodes": []}),
         }
         return json.dumps(document, indent=2)
 

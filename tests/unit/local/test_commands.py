@@ -2,6 +2,7 @@
 """``gpudra local`` as a command: parsing, exit codes, and what it says when there is no cluster."""
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,8 @@ def test_no_cluster_is_not_a_healthy_one(
     """``status`` says how to start one, and exits 1."""
     assert run(parse("status", "--dir", str(tmp_path / "none"))) == 1
     assert "start one with `gpudra local up`" in capsys.readouterr().out
+    assert run(parse("status", "-o", "json", "--dir", str(tmp_path / "none"))) == 1
+    assert json.loads(capsys.readouterr().out) == {"healthy": False, "components": [], "nodes": []}
 
 
 def test_down_without_a_cluster_is_no_error(
