@@ -117,7 +117,7 @@ class KubeletStandIn:
 
     async def _call(self, socket: str, method: str, request: Any, answer: Any) -> Any:
         async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-            call = channel.unary_unary(
+            call: Any = channel.unary_unary(
                 method,
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=answer.FromString,
