@@ -17,7 +17,6 @@ from gpudra.controller.ctl.local.down import leftovers
 from gpudra.controller.ctl.local.layout import RUN_DIR, Layout, layout_for
 from gpudra.controller.ctl.local.mounts import mounts_below
 from gpudra.controller.ctl.local.node import Node
-from gpudra.controller.ctl.local.plan import new_node
 from tests.support.cluster import CORE, Cluster, busybox_pod, gpudra_local
 
 KILL_AT = "control plane"
@@ -49,11 +48,6 @@ def second(cluster: Cluster, layout: Layout) -> Cluster:
     again = gpudra_local(*UP, "--dir", str(layout.base))
     assert again.returncode == 0, again.stderr
     return Cluster.of(layout)
-
-
-def first_node(layout: Layout) -> Node:
-    """The cluster's only node, for looking at what it left."""
-    return Node(layout, new_node(layout, 1, lambda: 0))
 
 
 def test_an_up_that_was_killed_is_taken_up_again(cluster: Cluster, second: Cluster) -> None:
@@ -119,7 +113,8 @@ def test_a_dead_component_is_told_and_repaired(second: Cluster) -> None:
 
 def test_down_leaves_nothing_on_the_machine(cluster: Cluster, second: Cluster) -> None:
     """With pods running, ``down --purge`` removes processes, mounts, sockets, cgroups and files."""
-    layout, node = second.layout, first_node(second.layout)
+    layout = second.layout
+    node = Node(layout, second.state.nodes[0])
     second.apply(busybox_pod("sleeper", "sleep 1000", node="node-1"))
     second.wait_pod("default", "sleeper")
     assert leftovers(layout, [node])

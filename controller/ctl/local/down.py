@@ -18,7 +18,7 @@ from gpudra.controller.ctl.local.agent import SCRIPT
 from gpudra.controller.ctl.local.cgroups import Cgroups
 from gpudra.controller.ctl.local.layout import Layout
 from gpudra.controller.ctl.local.mounts import mounts_below, unmount_below
-from gpudra.controller.ctl.local.network import pod_subnet, restore_ip_forward
+from gpudra.controller.ctl.local.network import restore_ip_forward
 from gpudra.controller.ctl.local.node import Node
 from gpudra.controller.ctl.local.plan import new_node
 from gpudra.controller.ctl.local.process import PROC, ProcessTable, command_line
@@ -49,7 +49,7 @@ def down(layout: Layout, *, purge: bool = False) -> bool:
     with state.locked(layout):
         processes = ProcessTable(layout.pid_dir, layout.log_dir)
         remembered = _remembered(layout)
-        nodes = _nodes(layout)
+        nodes = _nodes(layout, remembered)
         # First the kubelets: one that loses its plugin before it ends would wipe the slices.
         for node in nodes:
             _say(f"stopping {node.state.name}")
@@ -82,14 +82,14 @@ def _remembered(layout: Layout) -> ClusterState | None:
         return None
 
 
-def _nodes(layout: Layout) -> list[Node]:
-    """All nodes that have a folder."""
-    indexes = [
-        int(match.group(1))
-        for path in layout.base.iterdir()
-        if (match := re.fullmatch(r"node-(\d+)", path.name))
+def _nodes(layout: Layout, remembered: ClusterState | None) -> list[Node]:
+    """All nodes that have a folder, remembered or not."""
+    known = {node.index: node for node in remembered.nodes} if remembered else {}
+    names = (re.fullmatch(r"node-(\d+)", path.name) for path in layout.base.iterdir())
+    indexes = sorted(int(match.group(1)) for match in names if match)
+    return [
+        Node(layout, known.get(index) or new_node(layout, index, lambda: 0)) for index in indexes
     ]
-    return [Node(layout, new_node(layout, index, lambda: 0)) for index in sorted(indexes)]
 
 
 def leftovers(layout: Layout, nodes: list[Node]) -> list[str]:
@@ -99,9 +99,7 @@ def leftovers(layout: Layout, nodes: list[Node]) -> list[str]:
     for node in nodes:
         found += [f"cgroup {path}" for path in Cgroups().leftovers(node.cgroup)]
         found += [f"socket folder {node.shim_socket_dir}"] if node.shim_socket_dir.exists() else []
-        found += [
-            f"interface {name}" for name in _interfaces_in(pod_subnet(layout, node.state.index))
-        ]
+        found += [f"interface {name}" for name in _interfaces_in(node.state.pod_subnet)]
     return found
 
 

@@ -54,9 +54,14 @@ def free_ports(taken: Iterable[int] = (), first: int = FIRST_PORT) -> Iterator[i
     raise PortError(f"no free port between {first} and {LAST_PORT}")
 
 
-def pod_subnet(layout: Layout, index: int) -> str:
-    """The pods' /24 of node ``index`` (from 1); clusters on one machine seldom share the second byte."""
-    return f"10.{100 + int(layout.identity, 16) % 100}.{index}.0/24"
+def pod_subnet(port: int) -> str:
+    """The pods' /24 of the node whose kubelet was given ``port``.
+
+    Ports are unique among the clusters of a machine, so the networks are too: two pods of one
+    address would end up in each other's routes.
+    """
+    second, third = divmod((port - FIRST_PORT) % (LAST_PORT - FIRST_PORT), 256)
+    return f"10.{100 + second}.{third}.0/24"
 
 
 def network_name(layout: Layout, node: str) -> str:

@@ -53,11 +53,12 @@ def new_node(layout: Layout, index: int, next_port: Callable[[], int]) -> NodeSt
     """A node with ports and paths."""
     name = node_name(index)
     files = layout.node(name)
+    kubelet_port = next_port()
     return NodeState(
         name=name,
         index=index,
-        pod_subnet=pod_subnet(layout, index),
-        kubelet_port=next_port(),
+        pod_subnet=pod_subnet(kubelet_port),
+        kubelet_port=kubelet_port,
         healthz_port=next_port(),
         agent_port=next_port(),
         kubelet_root=str(files.kubelet_root),
@@ -132,7 +133,8 @@ def _with_own_ports(
     """The node, with new ports where a component that does not run lost its old one."""
     if not is_running(f"kubelet-{node.name}"):
         if not is_free(node.kubelet_port, ""):
-            node = replace(node, kubelet_port=next_port())
+            port = next_port()
+            node = replace(node, kubelet_port=port, pod_subnet=pod_subnet(port))
         if not is_free(node.healthz_port):
             node = replace(node, healthz_port=next_port())
     if not is_running(f"agent-{node.name}") and not is_free(node.agent_port):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a node is configured with, and what nodes keep apart."""
 
+import ipaddress
 import tomllib
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import pytest
 from gpudra.controller.ctl.local.layout import Layout
 from gpudra.controller.ctl.local.mounts import mounts
 from gpudra.controller.ctl.local.network import (
+    FIRST_PORT,
+    LAST_PORT,
     cni_config,
     free_ports,
     is_free,
     network_name,
+    pod_subnet,
     remove_cni_cache,
 )
 from gpudra.controller.ctl.local.node import (
@@ -167,3 +171,11 @@ def test_folders_of_others_stay(tmp_path: Path) -> None:
     remove_empty(empty, full, tmp_path / "missing")
 
     assert list(tmp_path.iterdir()) == [full]
+
+
+def test_networks_of_all_possible_nodes_differ() -> None:
+    """Every port that a kubelet can get stands for another private network."""
+    subnets = [ipaddress.ip_network(pod_subnet(port)) for port in range(FIRST_PORT, LAST_PORT)]
+
+    assert len(set(subnets)) == len(subnets)
+    assert all(subnet.is_private for subnet in subnets)

@@ -3,12 +3,14 @@
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpudra.api.errors import InputError
 from gpudra.controller.ctl.local.layout import Layout
+from gpudra.controller.ctl.local.network import pod_subnet
 from gpudra.controller.ctl.local.plan import Wishes, plan
 from gpudra.controller.ctl.local.state import ClusterState
 
@@ -90,6 +92,19 @@ def test_a_port_that_somebody_took_is_given_up(layout: Layout, taken_port: int) 
     changed = {name for name in first.ports if first.ports[name] != second.ports[name]}
     assert changed == {"kube-apiserver"}
     assert second.nodes == first.nodes
+
+
+def test_a_node_that_lost_its_ports_gets_others(layout: Layout, taken_port: int) -> None:
+    """Its pod network goes with the kubelet's port; its paths stay."""
+    first = plan(layout, None, Wishes(), nothing_runs)
+    (node,) = first.nodes
+    robbed = replace(node, kubelet_port=taken_port, healthz_port=taken_port, agent_port=taken_port)
+
+    (mended,) = plan(layout, first.with_nodes((robbed,)), Wishes(), nothing_runs).nodes
+
+    assert taken_port not in (mended.kubelet_port, mended.healthz_port, mended.agent_port)
+    assert mended.pod_subnet == pod_subnet(mended.kubelet_port)
+    assert mended.kubelet_root == node.kubelet_root
 
 
 def test_a_running_component_keeps_the_port_it_listens_on(layout: Layout, taken_port: int) -> None:
