@@ -324,7 +324,9 @@ class KubeClient:
                 raise InputError("server-side apply needs a field manager", field="field_manager")
             params["force"] = "true" if force else "false"
             if isinstance(body, dict):
-                body = _typed(body, resource)
+                # The server asks for the name in the body too.
+                meta = {**(body.get("metadata") or {}), "name": name}
+                body = _typed({**body, "metadata": meta}, resource)
         return await self._object(
             Call(
                 "PATCH",

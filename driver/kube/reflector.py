@@ -136,6 +136,9 @@ _SHORT_WATCH_SECONDS = 1.0
 _WATCH_ERRORS_BEFORE_LIST = 3
 _SERVER_STATE = frozenset({0, 429, 502, 503, 504})
 _PAGED_TRIES = 3
+# A living server sends bookmarks. One restored from a backup is silent on a watch from a version
+# that lies in its future (seen on 1.37.2), so this many silent watches in a row end in a list.
+_SILENT_WATCHES_BEFORE_LIST = 3
 # One 410 is ordinary and the new list follows at once; the next within this time is slowed down.
 _EXPIRY_MEMORY_SECONDS = 60.0
 
@@ -193,6 +196,7 @@ class Reflector(Generic[T]):
         self._undecodable: dict[str, str] = {}
         self._reported: set[str] = set()
         self._watch_errors = 0
+        self._silent_watches = 0
         self._log = log.bind(resource=resource.plural)
 
     @property
@@ -313,11 +317,21 @@ class Reflector(Generic[T]):
             failure = error
         if (failure is None and heard) or self._lasts(started):
             self._works("watch")
+        self._count_silence(heard=heard, lasted=self._lasts(started))
         if isinstance(failure, ExpiredError):
             return self._expired(failure)
         if failure is not None:
             return self._watch_failed(failure)
         return 0.0 if heard or self._lasts(started) else self._backoffs["watch"].next()
+
+    def _count_silence(self, *, heard: bool, lasted: bool) -> None:
+        if heard:
+            self._silent_watches = 0
+        elif lasted:
+            self._silent_watches += 1
+        if self._silent_watches >= _SILENT_WATCHES_BEFORE_LIST:
+            self._silent_watches = 0
+            self.resource_version = ""
 
     def _lasts(self, started: float) -> bool:
         return self._clock.monotonic() - started >= _SHORT_WATCH_SECONDS

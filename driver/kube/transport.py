@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ class ClientOptions:
         throttle_budget: longest Retry-After that the client itself waits for.
         clock: for waits and deadlines.
         rng: for jitter.
+        on_request: told of every plain request that ended; watches are none.
     """
 
     user_agent: str = "gpudra"
@@ -49,6 +50,24 @@ class ClientOptions:
     throttle_budget: float = 30.0
     clock: Clock = field(default_factory=SystemClock)
     rng: random.Random = field(default_factory=random.Random)
+    on_request: "Callable[[Request], None] | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that ended, for whoever counts them.
+
+    Attributes:
+        verb: as in RBAC, without a subresource.
+        resource: plural; empty for what is no resource (``/version``).
+        code: ``2xx``, the HTTP status of a failure, or ``0`` when no answer came.
+        seconds: until the answer was complete, waits and repetitions included.
+    """
+
+    verb: str
+    resource: str
+    code: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +94,15 @@ class Call:
     content_type: str = _JSON
     throttled: bool = True
 
+    @property
+    def plural(self) -> str:
+        """The resource in the path; empty when there is none."""
+        parts = self.path.strip("/").split("/")
+        rest = parts[{"api": 2, "apis": 3}.get(parts[0], len(parts)) :]
+        if rest[:1] == ["namespaces"] and len(rest) > 2:
+            rest = rest[2:]
+        return rest[0] if rest else ""
+
 
 class Transport:
     """Connections to one server. Must be made and closed inside the running loop."""
@@ -99,6 +127,22 @@ class Transport:
 
     async def request(self, call: Call) -> bytes:
         """Body of a successful answer. Raises `ApiError`."""
+        tell = self.options.on_request
+        if tell is None:
+            return await self._request(call)
+        started, code = self.options.clock.monotonic(), "0"
+        try:
+            body = await self._request(call)
+            code = "2xx"
+        except ApiError as error:
+            code = str(error.status)
+            raise
+        finally:
+            seconds = self.options.clock.monotonic() - started
+            tell(Request(call.verb.partition(" ")[0], call.plural, code, seconds))
+        return body
+
+    async def _request(self, call: Call) -> bytes:
         renewed = False
         throttles = 0
         while True:

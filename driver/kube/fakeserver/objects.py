@@ -199,9 +199,10 @@ class ObjectStore:
             new.pop("status", None)
         meta["uid"] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         meta["creationTimestamp"] = rfc3339(self.clock.now())
-        meta["generation"] = 1
-        for field in ("resourceVersion", "deletionTimestamp", "managedFields"):
+        for field in ("generation", "resourceVersion", "deletionTimestamp", "managedFields"):
             meta.pop(field, None)
+        if kind.generation:
+            meta["generation"] = 1
         self._finish(kind, new, None)
         return self._commit(resource, key, new, None, dry_run=dry_run, owners=owners)
 
@@ -391,7 +392,7 @@ class ObjectStore:
             raise InvalidError(
                 f'{kind.resource.kind} "{name}" is invalid: {listed}', causes=causes, obj=name
             )
-        if old is not None and content(new) != content(old):
+        if old is not None and kind.generation and content(new) != content(old):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
     def _commit(

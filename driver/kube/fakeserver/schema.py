@@ -27,6 +27,8 @@ class Kind:
         validate: refuses objects.
         dropped: field paths that are dropped on write, as parsed segments.
         short_names: for discovery.
+        generation: whether the server counts ``metadata.generation`` (seen on 1.37: not for claims).
+        status_labels: whether a status write may change labels and annotations (pods, nodes).
     """
 
     resource: Resource
@@ -36,6 +38,8 @@ class Kind:
     validate: Validator | None = None
     dropped: list[tuple[str, ...]] = field(default_factory=list)
     short_names: tuple[str, ...] = ()
+    generation: bool = True
+    status_labels: bool = False
 
 
 class KindTable:
@@ -101,12 +105,14 @@ def _dra_kinds() -> Iterable[Kind]:
         known.RESOURCE_CLAIMS,
         default=defaults.default_claim,
         validate=validation.validate_claim,
+        generation=False,
     )
     yield Kind(
         known.RESOURCE_CLAIM_TEMPLATES,
         status=False,
         default=defaults.default_claim_template,
         validate=validation.validate_template,
+        generation=False,
     )
     yield Kind(known.DEVICE_CLASSES, status=False)
     yield Kind(known.DEVICE_TAINT_RULES, default=defaults.default_taint_rule)
@@ -118,22 +124,36 @@ def _core_kinds() -> Iterable[Kind]:
         selectable=frozenset({"spec.nodeName", "status.phase", "spec.schedulerName"}),
         default=defaults.default_pod,
         short_names=("po",),
+        status_labels=True,
     )
-    yield Kind(known.NODES, selectable=frozenset({"spec.unschedulable"}), short_names=("no",))
-    yield Kind(known.NAMESPACES, selectable=frozenset({"status.phase"}), short_names=("ns",))
+    yield Kind(
+        known.NODES,
+        selectable=frozenset({"spec.unschedulable"}),
+        short_names=("no",),
+        generation=False,
+        status_labels=True,
+    )
+    yield Kind(
+        known.NAMESPACES,
+        selectable=frozenset({"status.phase"}),
+        short_names=("ns",),
+        generation=False,
+    )
     yield Kind(
         known.EVENTS,
         status=False,
         selectable=frozenset({"reason", "type", "regarding.name", "regarding.uid"}),
         short_names=("ev",),
+        generation=False,
     )
-    yield Kind(known.LEASES, status=False)
+    yield Kind(known.LEASES, status=False, generation=False)
     yield Kind(known.JOBS, selectable=frozenset({"status.successful"}))
     yield Kind(known.POD_DISRUPTION_BUDGETS, short_names=("pdb",))
     yield Kind(known.CRDS, short_names=("crd",))
 
 
 def _plain_kinds() -> Iterable[Kind]:
+    plain = frozenset({"serviceaccounts", "configmaps", "secrets", "services"})
     for group, version, plural, kind, namespaced, status in (
         ("", "v1", "serviceaccounts", "ServiceAccount", True, False),
         ("", "v1", "configmaps", "ConfigMap", True, False),
@@ -143,4 +163,8 @@ def _plain_kinds() -> Iterable[Kind]:
         ("apps", "v1", "deployments", "Deployment", True, True),
         ("apps", "v1", "daemonsets", "DaemonSet", True, True),
     ):
-        yield Kind(Resource(group, version, plural, kind, namespaced), status=status)
+        yield Kind(
+            Resource(group, version, plural, kind, namespaced),
+            status=status,
+            generation=plural not in plain,
+        )

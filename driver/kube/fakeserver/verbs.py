@@ -144,6 +144,8 @@ class Verbs:
                 status=415,
                 reason="UnsupportedMediaType",
             )
+        if patch_type == "apply" and not (_object(body).get("metadata") or {}).get("name"):
+            raise InvalidError("name must be provided", status=400, reason="BadRequest")
         return self._store.patch(
             resource,
             target.name or "",

@@ -5,6 +5,7 @@ The rules of the API server's registry: preconditions on version and uid, fields
 server sets, status and the rest kept apart. Used by the object store.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -14,7 +15,18 @@ from gpudra.driver.kube.fakeserver.history import Stored
 from gpudra.driver.kube.fakeserver.schema import Kind
 from gpudra.driver.kube.resources import Obj, Resource
 
-_KEEP_ON_UPDATE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+# What an update of an object cannot change.
+_SERVER_FIELDS = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "resourceVersion",
+    "generation",
+    "managedFields",
+)
 
 
 def clone(value: Any) -> Any:
@@ -66,25 +78,19 @@ def limited_to(subresource: str, kind: Kind, stored: Stored, new: Obj) -> Obj:
     """The new object with only those changes that a write to this (sub)resource may make."""
     old = copy_of(stored)
     if subresource == "status" and kind.status:
-        result = {key: value for key, value in old.items() if key != "status"}
-        if "status" in new:
-            result["status"] = new["status"]
-        return result
-    before, meta = old["metadata"], new["metadata"]
-    for field in _KEEP_ON_UPDATE:
-        meta.pop(field, None)
-        if field in before:
-            meta[field] = before[field]
-    meta["name"] = before["name"]
-    if "namespace" in before:
-        meta["namespace"] = before["namespace"]
-    meta["resourceVersion"] = before["resourceVersion"]
-    meta["generation"] = before.get("generation", 1)
-    meta.pop("managedFields", None)
-    if "managedFields" in before:
-        meta["managedFields"] = before["managedFields"]
+        _take(old, new, ("status",))
+        if kind.status_labels:
+            _take(old["metadata"], new["metadata"], ("labels", "annotations"))
+        return old
+    _take(new["metadata"], old["metadata"], _SERVER_FIELDS)
     if kind.status:
-        new.pop("status", None)
-        if "status" in old:
-            new["status"] = old["status"]
+        _take(new, old, ("status",))
     return new
+
+
+def _take(target: Obj, source: Obj, fields: Iterable[str]) -> None:
+    """Fields become those of the source, absent ones too."""
+    for field in fields:
+        target.pop(field, None)
+        if field in source:
+            target[field] = source[field]

@@ -14,6 +14,7 @@ from gpudra.api.errors import (
     ConflictError,
     ExpiredError,
     ForbiddenError,
+    InputError,
     InvalidError,
     NotFoundError,
     TooManyRequestsError,
@@ -318,6 +319,8 @@ async def test_custom_kinds_and_odd_requests() -> None:
         assert [q["kind"] for q in (await client.list(queues)).items] == ["Queue"]
         with pytest.raises(InvalidError, match="does not match the namespace"):
             await client.create(PODS, pod("p", "a"), "b")
+        with pytest.raises(InputError, match="needs a field manager"):
+            await client.patch(PODS, "p", {}, namespace="a", patch_type="apply")
         with pytest.raises(ApiError, match="could not find"):
             await client.list(Resource("x.io", "v1", "things", "Thing", namespaced=False))
         namespace = await client.get(NAMESPACES, "default", subresource="status")

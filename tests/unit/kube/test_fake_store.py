@@ -132,6 +132,7 @@ def test_generation_counts_the_spec(store: ObjectStore) -> None:
     ):
         got = store.patch(PODS, "p", body, namespace="default", subresource=subresource)
         assert got["metadata"]["generation"] == expected
+    assert "generation" not in store.create(RESOURCE_CLAIMS, claim())["metadata"]
 
 
 def test_status_and_the_rest_are_written_apart(store: ObjectStore) -> None:
@@ -142,11 +143,16 @@ def test_status_and_the_rest_are_written_apart(store: ObjectStore) -> None:
     assert store.update(PODS, both)["status"] == {"phase": "Pending"}
     both = store.get(PODS, "p", "default")
     both |= {"spec": {"a": 2}, "status": {"phase": "Running"}}
-    both["metadata"]["labels"] = {"x": "y"}
+    both["metadata"] |= {"labels": {"x": "y"}, "finalizers": ["a/b"]}
     written = store.update(PODS, both, subresource="status")
     assert written["spec"] == {"a": 1}
     assert written["status"] == {"phase": "Running"}
-    assert "labels" not in written["metadata"]
+    assert written["metadata"]["labels"] == {"x": "y"}
+    assert "finalizers" not in written["metadata"]
+    store.create(RESOURCE_CLAIMS, claim())
+    labels = {"metadata": {"labels": {"x": "y"}}, "status": {}}
+    options = {"namespace": "default", "subresource": "status"}
+    assert "labels" not in store.patch(RESOURCE_CLAIMS, "c", labels, **options)["metadata"]
 
 
 def test_finalizers_hold_an_object(store: ObjectStore) -> None:

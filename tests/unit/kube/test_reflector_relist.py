@@ -47,6 +47,7 @@ class Script:
     def __init__(self, *steps: Any) -> None:
         self.steps = list(steps)
         self.asked: list[str] = []
+        self.lasting: VirtualClock | None = None
         self.idle = asyncio.Event()
 
     async def list_page(
@@ -65,6 +66,8 @@ class Script:
             yield WatchEvent(kind, obj)
 
     async def _next(self) -> Any:
+        if self.lasting:
+            await self.lasting.sleep(60)
         if not self.steps:
             self.idle.set()
             await asyncio.Event().wait()
@@ -249,3 +252,12 @@ async def test_a_watch_that_ends_at_once_is_no_busy_loop() -> None:
     task.cancel()
     assert pauses == sorted(pauses)
     assert pauses[0] >= 0.1
+
+
+async def test_a_server_that_stays_silent_is_listed_again() -> None:
+    """Three whole watches without even a bookmark cast doubt on the version: list again."""
+    clock = VirtualClock()
+    script = Script([], [], [], [], [])
+    script.lasting = clock
+    await mirror(script, clock)
+    assert script.asked[:5] == ["list", "watch 100", "watch 100", "watch 100", "list"]
