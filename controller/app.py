@@ -16,7 +16,7 @@ from gpudra.api.errors import GpudraError, UnavailableError
 from gpudra.controller.fabric import FabricChecker
 from gpudra.controller.options import Options
 from gpudra.driver.kube.backoff import Backoff
-from gpudra.driver.kube.client import KubeClient
+from gpudra.driver.kube.client import ClientOptions, KubeClient
 from gpudra.driver.kube.clock import Clock, SystemClock
 from gpudra.driver.kube.events import EventRecorder
 from gpudra.driver.kube.leaderelection import LeaderElector, LeadershipToken
@@ -36,14 +36,21 @@ class App:
     Args:
         options: see `Options`.
         client: connected; closed by the caller.
+        metrics: of the process.
         clock: for everything that waits.
         rng: for jitter.
     """
 
     def __init__(
-        self, options: Options, client: KubeClient, *, clock: Clock, rng: random.Random
+        self,
+        options: Options,
+        client: KubeClient,
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        rng: random.Random,
     ) -> None:
-        self.metrics = Metrics(Component.CONTROLLER, version=options.version)
+        self.metrics = metrics
         self.status = StatusServer(
             self.metrics, host=options.process.http_host, port=options.process.http_port
         )
@@ -140,8 +147,12 @@ async def run(options: Options) -> int:
 async def _connect_and_run(options: Options) -> None:
     clock = SystemClock()
     rng = random.Random()  # noqa: S311 - jitter needs no secrecy
-    async with await KubeClient.load(options.kubeconfig) as client:
-        await App(options, client, clock=clock, rng=rng).run()
+    metrics = Metrics(Component.CONTROLLER, version=options.version)
+    how = ClientOptions(
+        user_agent=f"gpudra-controller/{options.version}", on_request=metrics.api_request
+    )
+    async with await KubeClient.load(options.kubeconfig, options=how) as client:
+        await App(options, client, metrics=metrics, clock=clock, rng=rng).run()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -79,7 +80,7 @@ API_SECONDS = Metric(
 API_REQUESTS = Metric(
     "gpudra_api_requests_total",
     Kind.COUNTER,
-    "Requests to the API server by HTTP status; code 0 means that no answer came.",
+    "Requests to the API server by code (2xx, the status of a failure, 0 without an answer).",
     labels=("verb", "resource", "code"),
 )
 BUILD_INFO = Metric(
@@ -146,12 +147,6 @@ REFLECTOR_ERRORS = Metric(
     "List or watch failures by resource and reason; each is tried again.",
     labels=("resource", "reason"),
 )
-REFLECTOR_LISTS = Metric(
-    "gpudra_reflector_lists_total",
-    Kind.COUNTER,
-    "Complete lists read by resource: the first one and every relist.",
-    labels=("resource",),
-)
 REFLECTOR_OBJECTS = Metric(
     "gpudra_reflector_objects",
     Kind.GAUGE,
@@ -198,7 +193,6 @@ TABLE: tuple[Metric, ...] = (
     PREPARED_CLAIMS,
     PREPARED_DEVICES,
     REFLECTOR_ERRORS,
-    REFLECTOR_LISTS,
     REFLECTOR_OBJECTS,
     SLICE_DROPPED_FIELDS,
     SLICE_SYNCS,
@@ -207,6 +201,26 @@ TABLE: tuple[Metric, ...] = (
 )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ApiRequest(Protocol):
+    """A request to the API server that ended, as the client tells it."""
+
+    @property
+    def verb(self) -> str:
+        """As in RBAC."""
+
+    @property
+    def resource(self) -> str:
+        """Plural; empty for what is no resource."""
+
+    @property
+    def code(self) -> str:
+        """``2xx``, the HTTP status of a failure, or ``0`` without an answer."""
+
+    @property
+    def seconds(self) -> float:
+        """Until the answer was complete."""
 
 
 class Metrics:
@@ -263,6 +277,12 @@ class Metrics:
     def clear(self, metric: Metric) -> None:
         """Forget all label sets of a gauge, before it is written anew."""
         self._series[metric.name].clear()
+
+    def api_request(self, request: ApiRequest) -> None:
+        """Counts one request: what ``ClientOptions.on_request`` wants."""
+        verb, resource, code = request.verb, request.resource, request.code
+        self.inc(API_REQUESTS, verb=verb, resource=resource, code=code)
+        self.observe(API_SECONDS, request.seconds, verb=verb)
 
     def render(self) -> tuple[bytes, str]:
         """The exposition text and its content type."""

@@ -17,6 +17,7 @@ from gpudra.api.errors import GpudraError
 from gpudra.controller import __main__ as entry
 from gpudra.controller.app import LEASE, App
 from gpudra.controller.options import Options, parse
+from gpudra.driver.kube.client import ClientOptions
 from gpudra.driver.kube.clock import SystemClock
 from gpudra.driver.kube.fakeserver import FakeApiServer
 from gpudra.driver.kube.resources import (
@@ -27,6 +28,8 @@ from gpudra.driver.kube.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from gpudra.driver.kube.transport import Call
+from gpudra.driver.observability.metrics import Component, Metrics
 
 NAMESPACE = "gpudra-system"
 CLAIM_KINDS = (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES)
@@ -68,7 +71,9 @@ async def get(port: int, path: str) -> tuple[int, str]:
 
 async def instance(server: FakeApiServer, name: str) -> tuple[App, "asyncio.Task[None]"]:
     """One running instance."""
-    app = App(options(name), await server.client(), clock=SystemClock(), rng=random.Random(0))
+    metrics = Metrics(Component.CONTROLLER)
+    client = await server.client(ClientOptions(on_request=metrics.api_request))
+    app = App(options(name), client, metrics=metrics, clock=SystemClock(), rng=random.Random(0))
     return app, asyncio.create_task(app.run())
 
 
@@ -104,6 +109,39 @@ async def test_it_is_not_ready_before_it_knows_a_leader(server: FakeApiServer) -
     status, text = await get(app.status.port, "/readyz")
     assert (status, "[-]lease failed: no leader known yet" in text) == (503, True)
     await end(task)
+
+
+async def test_requests_are_counted_by_what_was_asked(server: FakeApiServer) -> None:
+    """The scrape tells verb, resource and code of every request, failures included."""
+    server.faults.fail(resource="leases", verb="get", status=503, times=1)
+    app, task = await instance(server, "one")
+    await until(lambda: app.fabric.has_synced)
+    lines = (await get(app.status.port, "/metrics"))[1].splitlines()
+    wanted = [
+        'gpudra_api_requests_total{code="503",resource="leases",verb="get"} 1.0',
+        'gpudra_api_requests_total{code="2xx",resource="leases",verb="create"} 1.0',
+        'gpudra_api_requests_total{code="2xx",resource="resourceslices",verb="list"} 1.0',
+        'gpudra_api_request_duration_seconds_count{verb="create"} 1.0',
+    ]
+    assert [line for line in wanted if line not in lines] == []
+    await end(task)
+
+
+@pytest.mark.parametrize(
+    ("path", "plural"),
+    [
+        ("/api/v1/nodes/n", "nodes"),
+        ("/api/v1/namespaces/default/pods", "pods"),
+        ("/api/v1/namespaces/default", "namespaces"),
+        ("/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/b/status", "resourceclaims"),
+        ("/apis/resource.k8s.io/v1/resourceslices", "resourceslices"),
+        ("/apis/resource.k8s.io/v1", ""),
+        ("/version", ""),
+    ],
+)
+def test_the_resource_of_a_request_comes_from_its_path(path: str, plural: str) -> None:
+    """Namespaced or not, with or without name and subresource; not every path has one."""
+    assert Call("GET", path, path, "get").plural == plural
 
 
 async def test_a_server_without_the_api_is_refused(server: FakeApiServer) -> None:
