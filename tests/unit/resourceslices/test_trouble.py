@@ -74,8 +74,8 @@ async def test_a_stale_watch_does_not_make_the_same_writes_twice() -> None:
         assert controller.synced
 
 
-async def test_a_deletion_that_the_watch_lost_is_noticed_in_the_end() -> None:
-    """Our own answers count for some seconds, then what the watch shows counts again."""
+async def test_a_deletion_right_after_our_write_is_noticed() -> None:
+    """Our own answers count only until the watch has caught up with them."""
     it = world()
     async with it.running(pool(2)) as controller:
         it.client.hold_watch()
