@@ -10,6 +10,7 @@ import hashlib
 import os
 import queue
 import re
+import shutil
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -147,28 +148,21 @@ class Builder:
         if self.is_built(tool):
             progress.step(f"{tool.name} {version} is built")
             return
-        progress.step(
-            f"building {tool.name} {version}, about {tool.minutes} min on two cores the first time"
-        )
+        progress.step(f"building {tool.name} {version}")
         self._bin_dir.mkdir(parents=True, exist_ok=True)
         # Binaries appear under their names only when whole; running ones are replaced, not rewritten.
         staging = self._bin_dir / f".{tool.name}.partial"
         staging.mkdir(exist_ok=True)
-        progress.note("fetching the Go modules")
+        progress.note(f"about {tool.minutes} min on two cores the first time")
         self._run(tool, ["mod", "download"], progress, "fetching the Go modules")
-        total = self._count_stale(tool, progress)
-        arguments = self._arguments(tool)
-        for program, package in tool.programs.items():
-            self._run(
-                tool,
-                ["build", "-v", *arguments, "-o", str(staging / program), package],
-                progress,
-                program,
-                total,
-            )
+        counter = self._count_stale(tool, progress)
+        for number, (program, package) in enumerate(tool.programs.items(), start=1):
+            command = ["build", "-v", *self._arguments(tool), "-o", str(staging / program), package]
+            what = f"{program} ({number} of {len(tool.programs)})"
+            self._run(tool, command, progress, what, counter)
         for program in tool.programs:
             (staging / program).replace(self._bin_dir / program)
-        staging.rmdir()
+        shutil.rmtree(staging)
         self._stamp_file(tool).write_text(self.stamp(tool))
 
     def _stamp_file(self, tool: Tool) -> Path:
@@ -186,10 +180,10 @@ class Builder:
         return ["-buildvcs=false", "-ldflags", flags, *tags]
 
     def _count_stale(self, tool: Tool, progress: Progress) -> "_Counter":
-        """Count the packages that Go still has to compile."""
+        """Count the packages that Go still has to compile, before the programs themselves."""
         progress.tick("looking what is to be compiled")
         tags = [f"-tags={','.join(tool.tags)}"] if tool.tags else []
-        template = "{{if .Stale}}{{.ImportPath}}{{end}}"
+        template = "{{if and .Stale (ne .Name "main")}}{{.ImportPath}}{{end}}"
         command = [self._go, "list", "-deps", "-f", template, *tags, *tool.programs.values()]
         listed = subprocess.run(
             command,
@@ -253,7 +247,6 @@ class _Counter:
             self.done += 1
 
     def __str__(self) -> str:
-        # Packages are counted before the build; linking comes after the last of them.
         if self.done >= self.total:
             return ", linking"
         return f", {self.done} of {self.total} packages"
