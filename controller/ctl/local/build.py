@@ -183,7 +183,7 @@ class Builder:
         """Count the packages that Go still has to compile, before the programs themselves."""
         progress.tick("looking what is to be compiled")
         tags = [f"-tags={','.join(tool.tags)}"] if tool.tags else []
-        template = "{{if and .Stale (ne .Name "main")}}{{.ImportPath}}{{end}}"
+        template = '{{if and .Stale (ne .Name "main")}}{{.ImportPath}}{{end}}'
         command = [self._go, "list", "-deps", "-f", template, *tags, *tool.programs.values()]
         listed = subprocess.run(
             command,
