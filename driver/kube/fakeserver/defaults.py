@@ -15,17 +15,31 @@ from gpudra.driver.kube.resources import Obj
 Defaulter = Callable[[Obj, Obj | None, datetime], None]
 
 
-def default_claim(new: Obj, _old: Obj | None, now: datetime) -> None:
+def default_claim(new: Obj, old: Obj | None, now: datetime) -> None:
     """Defaults of a ResourceClaim, and the device statuses of a claim that lost its allocation."""
     _default_claim_spec(new.get("spec") or {})
     status = new.get("status") or {}
     allocation = status.get("allocation")
     if allocation is None:
-        status.pop("devices", None)
-    else:
-        for result in (allocation.get("devices") or {}).get("results") or ():
-            _default_tolerations(result)
-        allocation.setdefault("allocationTimestamp", rfc3339(now))
+        _drop_deallocated(status, (old or {}).get("status") or {})
+        return
+    for result in (allocation.get("devices") or {}).get("results") or ():
+        _default_tolerations(result)
+    allocation.setdefault("allocationTimestamp", rfc3339(now))
+
+
+def _drop_deallocated(status: Obj, before: Obj) -> None:
+    """Device statuses end with the allocation of their device; foreign ones are left to be refused."""
+    results = ((before.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    gone = {_device(result) for result in results}
+    if gone and status.get("devices"):
+        status["devices"] = [item for item in status["devices"] if _device(item) not in gone]
+        if not status["devices"]:
+            del status["devices"]
+
+
+def _device(item: Obj) -> tuple[object, ...]:
+    return tuple(item.get(key) for key in ("driver", "pool", "device", "shareID"))
 
 
 def default_claim_template(new: Obj, _old: Obj | None, _now: datetime) -> None:
