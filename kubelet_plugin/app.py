@@ -10,6 +10,7 @@ must not make the node lose its devices.
 
 import asyncio
 import contextlib
+import gc
 import random
 import signal
 from collections.abc import Iterator
@@ -205,6 +206,11 @@ class App:
             await self.hardware.discover()
             await self.recovery.start()
             await self._open_sockets()
+            self.report.call_ended()
+            # What was built until here lives as long as the process: a full collection must not
+            # walk over it in the middle of a Prepare.
+            gc.collect()
+            gc.freeze()
             async with asyncio.TaskGroup() as tasks:
                 running = [
                     tasks.create_task(self.events.run(), name="events"),

@@ -4,7 +4,7 @@
 Two files of the same format::
 
     checkpoint.json           survives a power cut: content and name are synced
-    checkpoint.volatile.json  survives a killed process; not synced
+    checkpoint.volatile.json  survives a killed process; neither synced nor atomic
 
 A file is two lines of JSON. The first is the header: kind, version, a sequence number, and the
 CRC-32 of the second line as it stands in the file, so that fields which a later version adds
@@ -13,7 +13,8 @@ never make a file look damaged. The second holds the boot id and the claims.
 The file with the higher sequence number counts. The volatile one takes reservations whose steps
 leave nothing behind after a power cut (a CDI file is written anew at start): it costs 0.2 ms where
 a synced write costs several, see docs/decisions/0010-one-sync-per-prepare.md. A damaged volatile
-file is ignored, since the durable one is complete as of the last answer that was given.
+file is ignored: the durable one is complete as of the last answer that was given, and what a
+lost reservation may have left behind is a CDI file that belongs to no claim, removed at start.
 """
 
 import zlib
@@ -154,10 +155,14 @@ class CheckpointFile:
         """Replaces the durable or the volatile file.
 
         Raises:
-            StateError: the system refuses; both files are as they were.
+            StateError: the system refuses; the durable file is as it was.
         """
-        path = self._durable if durable else self._volatile
-        files.write_atomically(path, content.to_bytes(), sync=durable, observe=self._observe)
+        if durable:
+            files.write_atomically(
+                self._durable, content.to_bytes(), sync=True, observe=self._observe
+            )
+        else:
+            files.overwrite(self._volatile, content.to_bytes(), observe=self._observe)
 
     def put_aside(self, suffix: str) -> Path:
         """Renames the damaged durable file, so that a person can look at it; drops the other.

@@ -34,6 +34,10 @@ class Report(Protocol):
         """It left, with OK, AGAIN, REFUSED or FAILED."""
         ...
 
+    def call_ended(self) -> None:
+        """All claims of a call left."""
+        ...
+
     def claim_failed(self, ref: ClaimRef, operation: str, message: str) -> None:
         """Something for the people who look at the claim."""
         ...
@@ -62,6 +66,7 @@ class DraService:
         with operation("prepare"):
             claims = _distinct(request.claims)
             answers = await asyncio.gather(*(self._prepare_one(ref) for ref in claims))
+        self._report.call_ended()
         response = pb.NodePrepareResourcesResponse()
         for ref, answer in zip(claims, answers, strict=True):
             response.claims[ref.uid].CopyFrom(answer)
@@ -74,6 +79,7 @@ class DraService:
         with operation("unprepare"):
             claims = _distinct(request.claims)
             errors = await asyncio.gather(*(self._unprepare_one(ref) for ref in claims))
+        self._report.call_ended()
         response = pb.NodeUnprepareResourcesResponse()
         for ref, error in zip(claims, errors, strict=True):
             response.claims[ref.uid].error = error

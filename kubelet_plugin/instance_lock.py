@@ -20,6 +20,8 @@ from gpudra.kubelet_plugin import files
 LOCK_NAME = "serialize.lock"
 WANTED_NAME = "serialize.wanted"
 _POLL = 0.02
+# Looking whether somebody waits costs two system calls; an instance may be kept waiting this long.
+_FAIR_AFTER = 0.5
 
 
 class FileLock:
@@ -67,6 +69,7 @@ class InstanceLock:
         self._on_acquired = on_acquired
         self._timeout = timeout
         self._holders = 0
+        self._since = 0.0
         self._entry = asyncio.Lock()
         self._free = asyncio.Event()
         self._free.set()
@@ -93,6 +96,7 @@ class InstanceLock:
                 await self._free.wait()
             if self._holders == 0:
                 await self._acquire()
+                self._since = self._clock.monotonic()
                 try:
                     self._on_acquired()
                 except BaseException:
@@ -103,6 +107,8 @@ class InstanceLock:
             self._free.clear()
 
     def _somebody_waits(self) -> bool:
+        if self._clock.monotonic() - self._since < _FAIR_AFTER:
+            return False
         if self._wanted.try_acquire():
             self._wanted.release()
             return False

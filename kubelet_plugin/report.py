@@ -44,9 +44,8 @@ class ClaimReport:
         """See Report."""
         self._metrics.inc(m.IN_FLIGHT, -1, operation=operation)
         self._metrics.observe(_SECONDS[operation], seconds, outcome=outcome)
-        self.count()
 
-    def count(self) -> None:
+    def call_ended(self) -> None:
         """Sets the gauges of what is prepared."""
         self._metrics.set(m.PREPARED_CLAIMS, len(self._checkpoint.records))
         kinds: dict[str, int] = {"gpu": 0}

@@ -341,11 +341,12 @@ def holders(
 
     The one place that answers who holds a device.
     """
+    cards = {hold.card for hold in wanted}
     return tuple(
         (uid, theirs)
         for uid, holds in held
         for theirs in holds
-        if any(overlap(mine, theirs) for mine in wanted)
+        if theirs.card in cards and any(overlap(mine, theirs) for mine in wanted)
     )
 
 

@@ -188,6 +188,9 @@ class Outcomes:
         self.in_flight -= 1
         self.outcomes.append((operation, outcome))
 
+    def call_ended(self) -> None:
+        """See Report."""
+
     def claim_failed(self, ref: ClaimRef, operation: str, message: str) -> None:
         """See Report."""
         self.failures.append((ref.uid, message))

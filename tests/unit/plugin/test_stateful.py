@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRef
 from tests.support.logs import captured_logs
-from tests.support.plugin import Answer, Instance, Killed, Node, claim_object, uid
+from tests.support.plugin import DRIVER, Answer, Instance, Killed, Node, claim_object, uid
 
 R = TypeVar("R")
 # Two claims share a name, two share a card, one takes both cards, one only looks on.
@@ -203,15 +203,13 @@ class PluginMachine(RuleBasedStateMachine):
             path.unlink()
         self.restart()
 
-    @precondition(lambda self: self.node.cdi_files())
-    @rule(data=st.data())
-    def a_file_is_removed(self, data: st.DataObject) -> None:
+    @rule(key=KEYS)
+    def a_file_is_removed(self, key: str) -> None:
         """Somebody tidies up the CDI folder; the next prepare writes the file again."""
-        name = data.draw(st.sampled_from(self.node.cdi_files()))
-        (self.node.cdi_dir / name).unlink()
-        for key, ref in self.refs.items():
-            if ref.uid in name and self.exists(key):
-                self.prepare([key])
+        path = self.node.cdi_dir / f"{DRIVER}-claim_{self.refs[key].uid}.json"
+        if path.exists() and self.exists(key):
+            path.unlink()
+            self.prepare([key])
 
     # --- what holds at every moment ------------------------------------------------------------
 
