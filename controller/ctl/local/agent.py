@@ -39,6 +39,7 @@ _COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 }
@@ -48,9 +49,14 @@ class AgentError(GpudraError):
     """The kubelet plugin cannot be started."""
 
 
-def manifest_file() -> Path:
-    """Namespace, account, role and admission policy of the plugin."""
-    return checkout_dir() / "deploy" / "manifests" / "rbac.yaml"
+def manifests() -> list[dict[str, Any]]:
+    """Namespace, account, role and admission policy of the plugin; then the DeviceClasses."""
+    folder = checkout_dir() / "deploy" / "manifests"
+    return [
+        document
+        for name in ("rbac.yaml", "deviceclasses.yaml")
+        for document in yaml.safe_load_all((folder / name).read_text())
+    ]
 
 
 def object_path(document: dict[str, Any]) -> str:
@@ -64,9 +70,9 @@ def object_path(document: dict[str, Any]) -> str:
     return f"{collection}/{metadata['name']}"
 
 
-def apply_manifest(client: ApiClient) -> None:
-    """Create or update the objects of `manifest_file`."""
-    for document in yaml.safe_load_all(manifest_file().read_text()):
+def apply_manifests(client: ApiClient) -> None:
+    """Create or update the objects of `manifests`."""
+    for document in manifests():
         client.apply(object_path(document), document)
 
 

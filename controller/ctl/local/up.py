@@ -125,7 +125,7 @@ class UpCommand:
     def _start_agents(
         self, plane: ControlPlane, processes: ProcessTable, progress: Progress
     ) -> None:
-        agent.apply_manifest(plane.client)
+        agent.apply_manifests(plane.client)
         if not plane.state.hardware:
             progress.step("no kubelet plugin, as asked")
             for node in plane.state.nodes:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpudra.api.errors import (
     AlreadyExistsError,
@@ -21,7 +20,7 @@ from gpudra.controller.ctl.local import agent as agent_module
 from gpudra.controller.ctl.local.agent import (
     Agent,
     AgentError,
-    manifest_file,
+    manifests,
     newest_source,
     node_token,
     object_path,
@@ -136,18 +135,18 @@ def test_the_token_is_bound_to_the_node_as_it_is_now() -> None:
 
 def test_every_object_of_the_manifest_has_a_place_in_the_api() -> None:
     """A kind that is added to the manifest must be known to the command."""
-    documents = list(yaml.safe_load_all(manifest_file().read_text()))
+    documents = manifests()
 
     paths = [object_path(document) for document in documents]
 
     assert paths[0] == "/api/v1/namespaces/gpudra-system"
-    assert len(set(paths)) == len(documents) == 6
+    assert len(set(paths)) == len(documents)
+    assert "/apis/resource.k8s.io/v1/deviceclasses/gpu.gpudra.io" in paths
 
 
 def test_the_plugin_may_not_watch_claims() -> None:
     """Thousands of agents must not watch all claims; reading them on occasion is enough."""
-    documents = yaml.safe_load_all(manifest_file().read_text())
-    role = next(document for document in documents if document["kind"] == "ClusterRole")
+    role = next(document for document in manifests() if document["kind"] == "ClusterRole")
 
     verbs = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"]}
 

@@ -105,7 +105,9 @@ def test_a_failed_build_shows_what_go_said_and_keeps_the_old_programs(workshop: 
     """The compiler's message is in the error, and no half of a build is taken for a whole."""
     workshop.fail.touch()
 
-    with pytest.raises(BuildError, match=r"(?s)thing one \(1 of 2\): go build failed:.*undefined: x"):
+    with pytest.raises(
+        BuildError, match=r"(?s)thing one \(1 of 2\): go build failed:.*undefined: x"
+    ):
         workshop.build()
 
     assert not workshop.builder.is_built(TOOL)
