@@ -144,7 +144,11 @@ class ProviderCredentials:
             return self._header() != before
 
     async def _load(self) -> None:
-        await self._loader.load_and_set(self._configuration)
+        try:
+            await self._loader.load_and_set(self._configuration)
+        # The loader lets everything through that a provider can raise.
+        except Exception as error:
+            raise InputError(f"cannot get credentials: {error}") from error
         self._checked_at = self._clock.monotonic()
 
     def _header(self) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from gpudra.api.errors import ApiError, TooManyRequestsError
+from gpudra.api.errors import ApiError, InputError, TooManyRequestsError, UnavailableError
 from gpudra.driver.kube.auth import Connection
 from gpudra.driver.kube.clock import Clock, SystemClock
 from gpudra.driver.kube.errors import error_from_response, unavailable
@@ -155,7 +155,7 @@ class Transport:
                 if error.status != 401 or renewed:
                     raise
                 renewed = True
-                if not await self.connection.credentials.renew():
+                if not await self._renewed():
                     raise
 
     async def json(self, call: Call) -> Any:
@@ -182,11 +182,11 @@ class Transport:
     async def _open_stream(self, call: Call) -> aiohttp.ClientResponse:
         for last in (False, True):
             response = await self._send(call)
-            if response.status < 400:
+            if response.status < 300:
                 _keep_alive(response)
                 return response
             error = await self._error(call, response)
-            if error.status != 401 or last or not await self.connection.credentials.renew():
+            if error.status != 401 or last or not await self._renewed():
                 raise error
         raise AssertionError("unreachable: the second try returns or raises")
 
@@ -194,7 +194,7 @@ class Transport:
         try:
             async with asyncio.timeout(self.options.timeout):
                 response = await self._send(call)
-                if response.status >= 400:
+                if response.status >= 300:
                     raise await self._error(call, response)
                 async with response:
                     return await response.read()
@@ -212,7 +212,8 @@ class Transport:
                     headers=await self._headers(call),
                     proxy=self.connection.proxy,
                     server_hostname=self.connection.server_name,
-                    allow_redirects=call.method == "GET",
+                    # API servers do not redirect; whoever does shall not get our credentials.
+                    allow_redirects=False,
                 )
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # An idle connection that the server closed meanwhile; a GET may be sent again.
@@ -222,9 +223,22 @@ class Transport:
                 raise unavailable(error, obj=call.obj, server=self.connection.server) from error
         raise AssertionError("unreachable: the second try returns or raises")
 
+    async def _renewed(self) -> bool:
+        """Whether there are other credentials than those that were refused."""
+        try:
+            return await self.connection.credentials.renew()
+        except InputError:
+            return False  # the refusal says more than why there are no new ones
+
     async def _headers(self, call: Call) -> dict[str, str]:
         headers = dict(self.connection.headers)
-        authorization = await self.connection.credentials.authorization()
+        try:
+            authorization = await self.connection.credentials.authorization()
+        except InputError as error:
+            # The file may appear, the provider may recover: worth trying again.
+            raise UnavailableError(
+                f"no credentials: {error}", reason="NoCredentials", obj=call.obj
+            ) from error
         if authorization:
             headers["Authorization"] = authorization
         if call.body is not None:

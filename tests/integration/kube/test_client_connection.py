@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpudra.api.errors import InputError, NotFoundError, UnavailableError
+from gpudra.api.errors import ApiError, InputError, NotFoundError, UnavailableError
 from gpudra.driver.kube.client import ClientOptions, KubeClient
 from gpudra.driver.kube.fakeserver import FakeApiServer
+from gpudra.driver.kube.reflector import Reflector, ReflectorOptions
 from gpudra.driver.kube.resources import NODES, PODS, Obj
 from tests.support.apiscript import Answer, ApiScript, listed
 from tests.support.tls import Certificates, make_certificates
@@ -174,6 +175,37 @@ async def test_a_cancelled_request_leaves_the_client_usable() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await client.get(PODS, "p", "default"))["metadata"]["name"] == "p"
+
+
+async def test_a_token_that_is_late_is_waited_for(tmp_path: Path) -> None:
+    """Without a token file a request is worth trying again, and a reflector does so."""
+    async with FakeApiServer() as server:
+        server.tokens = {"late"}
+        async with await connect(server, {"tokenFile": str(tmp_path / "token")}) as client:
+            with pytest.raises(UnavailableError, match=r"node n: no credentials: .*token"):
+                await client.get(NODES, "n")
+            reflector = Reflector(
+                client,
+                NODES,
+                lambda raw: raw,
+                options=ReflectorOptions(backoff_base=0.001, backoff_cap=0.002),
+            )
+            task = asyncio.create_task(reflector.run())
+            await asyncio.sleep(0)
+            (tmp_path / "token").write_text("late")
+            await asyncio.wait_for(reflector.wait_synced(), 10)
+            task.cancel()
+            assert server.requests[0].status == 200
+
+
+async def test_redirects_are_not_followed() -> None:
+    """Nobody can lead our credentials elsewhere."""
+    script = ApiScript(Answer(status=302, headers={"Location": "/elsewhere"}))
+    async with script:
+        client = await script.client(user={"token": "secret"})
+        with pytest.raises(ApiError, match="302"):
+            await client.get(PODS, "p", "default")
+        assert len(script.asked) == 1
 
 
 async def test_paths_are_escaped() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credentials that change: token files and exec plugins."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import pytest
 import yaml
 
 from gpudra.api.errors import InputError
-from gpudra.driver.kube.auth import StaticCredentials, TokenFile
+from gpudra.driver.kube.auth import ProviderCredentials, StaticCredentials, TokenFile
 from gpudra.driver.kube.clock import VirtualClock
 from gpudra.driver.kube.kubeconfig import load_kubeconfig
+from tests.support.tls import make_certificates
 
 PLUGIN = """
 import json, pathlib
@@ -91,3 +93,42 @@ async def test_an_exec_plugin_that_fails_is_named(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, "raise SystemExit(1)")
     with pytest.raises(InputError, match="gave neither a token nor a certificate; run it by hand"):
         await load_kubeconfig([path], None, VirtualClock())
+
+
+async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
+    """A plugin's client certificate becomes part of the connection's TLS settings."""
+    certificates = make_certificates(tmp_path)
+    status = {
+        "clientCertificateData": certificates.client.certificate.read_text(),
+        "clientKeyData": certificates.client.key.read_text(),
+    }
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": status,
+    }
+    path = kubeconfig(tmp_path, f"print({json.dumps(json.dumps(answer))})")
+    document = yaml.safe_load(path.read_text())
+    document["clusters"][0]["cluster"] = {
+        "server": "https://127.0.0.1:1",
+        "certificate-authority": str(certificates.ca),
+    }
+    path.write_text(yaml.safe_dump(document))
+    connection = await load_kubeconfig([path], None, VirtualClock())
+    assert await connection.credentials.authorization() is None
+    assert connection.ssl_context is not None
+    assert connection.ssl_context.get_ca_certs()
+
+
+async def test_a_provider_that_breaks_later_is_an_error_of_the_request() -> None:
+    """Whatever a provider raises costs a request, not the program."""
+    clock = VirtualClock()
+
+    class Broken:
+        async def load_and_set(self, _: object) -> None:
+            raise RuntimeError("provider is gone")
+
+    credentials = ProviderCredentials(Broken(), object(), clock)
+    await clock.advance(61)
+    with pytest.raises(InputError, match="provider is gone"):
+        await credentials.authorization()
