@@ -304,29 +304,16 @@ class KubeClient:
     ) -> Obj:
         """Change parts of an object.
 
-        Args:
-            resource: the kind.
-            name: the object.
-            body: a list for ``json``, else a mapping.
-            namespace: of the object.
-            patch_type: ``apply`` creates the object when it is missing and needs ``field_manager``.
-            subresource: for example ``status``.
-            dry_run: the server does everything but keep the result.
-            field_manager: who owns the fields.
-            force: for ``apply``: take fields over from other managers.
+        ``body`` is a list for ``json``, else a mapping. ``apply`` creates the object when it is
+        missing; with ``force`` it takes fields over from other managers.
 
         Raises:
             InputError: ``apply`` without ``field_manager``.
         """
         params = _write_params(dry_run, field_manager)
         if patch_type == "apply":
-            if not field_manager:
-                raise InputError("server-side apply needs a field manager", field="field_manager")
+            body = _applied(body, resource, name, field_manager)
             params["force"] = "true" if force else "false"
-            if isinstance(body, dict):
-                # The server asks for the name in the body too.
-                meta = {**(body.get("metadata") or {}), "name": name}
-                body = _typed({**body, "metadata": meta}, resource)
         return await self._object(
             Call(
                 "PATCH",
@@ -372,7 +359,7 @@ class KubeClient:
             )
         )
 
-    async def watch(
+    def watch(
         self,
         resource: Resource,
         namespace: str | None = None,
@@ -400,24 +387,17 @@ class KubeClient:
             ApiError: `ExpiredError` for 410 in all its forms; `UnavailableError` when the stream
                 broke off or outlived the deadline.
         """
-        params = _selectors(field_selector, label_selector)
         seconds = max(1, round(timeout_seconds))
+        params = _selectors(field_selector, label_selector)
         params |= {"watch": "1", "timeoutSeconds": str(seconds)}
         if resource_version:
             params["resourceVersion"] = resource_version
         if bookmarks:
             params["allowWatchBookmarks"] = "true"
-        call = Call(
-            "GET",
-            resource.path(namespace=namespace),
-            describe(resource, None, namespace),
-            "watch",
-            params,
-        )
+        path, obj = resource.path(namespace=namespace), describe(resource, None, namespace)
         deadline = seconds + self.options.watch_grace if read_deadline is None else read_deadline
-        events = watch_events(self._transport, call, deadline=deadline)
-        async for event in events:
-            yield event
+        call = Call("GET", path, obj, "watch", params)
+        return watch_events(self._transport, call, deadline=deadline)
 
     async def get_raw(self, path: str) -> bytes:
         """Body of a GET of any path of the server."""
@@ -473,6 +453,15 @@ def _typed(obj: Obj, resource: Resource) -> Obj:
     if obj.get("kind") and obj.get("apiVersion"):
         return obj
     return {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+
+
+def _applied(body: PatchBody, resource: Resource, name: str, field_manager: str | None) -> Obj:
+    """The body of an apply: the server asks for kind and name in it too."""
+    if not field_manager:
+        raise InputError("server-side apply needs a field manager", field="field_manager")
+    if not isinstance(body, dict):
+        raise InputError("the body of an apply is a mapping", field="body")
+    return _typed({**body, "metadata": {**(body.get("metadata") or {}), "name": name}}, resource)
 
 
 def _restore_kinds(items: list[Any], resource: Resource) -> None:
