@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -254,7 +255,7 @@ func describe(val ref.Val) any {
 	case types.String:
 		return []any{"string", string(v)}
 	case types.Bytes:
-		return []any{"bytes", []byte(v)}
+		return []any{"bytes", bytes.Clone([]byte(v))} // upstream appends in place to constants
 	case types.Null:
 		return []any{"null", nil}
 	case types.Duration:

@@ -11,12 +11,13 @@ from gpudra.driver.core.cel.types import DYN, Type
 
 
 class Node:
-    """What all expressions share."""
+    """What all expressions share. ``depth`` counts operations nested in the source below it."""
 
-    __slots__ = ("pos", "type")
+    __slots__ = ("depth", "pos", "type")
 
     def __init__(self, pos: int) -> None:
         self.pos = pos
+        self.depth = 0
         self.type: Type = DYN
 
     def copy(self) -> "Node":
@@ -34,6 +35,7 @@ class Literal(Node):
         self.value = value
 
     def copy(self) -> Node:
+        """As ``Node.copy``."""
         return Literal(self.pos, self.value)
 
 
@@ -48,6 +50,7 @@ class Ident(Node):
         self.value: object = None
 
     def copy(self) -> Node:
+        """As ``Node.copy``."""
         return Ident(self.pos, self.name)
 
 
@@ -67,6 +70,7 @@ class Select(Node):
         self.value: object = None
 
     def copy(self) -> Node:
+        """As ``Node.copy``."""
         return Select(self.pos, self.operand.copy(), self.field, test=self.test)
 
 
@@ -85,6 +89,7 @@ class Call(Node):
         self.overloads: tuple[str, ...] = ()
 
     def copy(self) -> Node:
+        """As ``Node.copy``."""
         target = self.target.copy() if self.target is not None else None
         return Call(self.pos, self.function, [arg.copy() for arg in self.args], target)
 
@@ -106,6 +111,7 @@ class ListNode(Node):
         self.optional = optional
 
     def copy(self) -> Node:
+        """As ``Node.copy``."""
         return ListNode(self.pos, [item.copy() for item in self.elements], self.optional)
 
 
@@ -119,6 +125,7 @@ class MapNode(Node):
         self.entries = list(entries)
 
     def copy(self) -> Node:
+        """As ``Node.copy``."""
         return MapNode(self.pos, [(k.copy(), v.copy(), opt) for k, v, opt in self.entries])
 
 
@@ -132,6 +139,7 @@ class Message(Node):
         self.name = name
 
     def copy(self) -> Node:
+        """As ``Node.copy``."""
         return Message(self.pos, self.name)
 
 
@@ -183,6 +191,7 @@ class Comprehension(Node):
         self.transform: Node | None = None
 
     def copy(self) -> Node:
+        """As ``Node.copy``."""
         fresh = Comprehension(
             self.pos,
             self.kind,

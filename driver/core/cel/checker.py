@@ -198,7 +198,8 @@ class _Checker:
         assert isinstance(node, Call)
         if node.function == "_?._":
             name = node.args[1]
-            assert isinstance(name, Literal) and isinstance(name.value, str)
+            assert isinstance(name, Literal)
+            assert isinstance(name.value, str)
             self.check(name)
             kind = self.field(node, node.args[0], name.value, optional=True)
             node.overloads = ("select_optional_field",)
@@ -243,13 +244,13 @@ class _Checker:
         for overload in function.overloads:
             if overload.member != member or len(overload.args) != len(arguments):
                 continue
-            kind = self.match(overload, arguments)
-            if kind is None:
+            fitting = self.match(overload, arguments)
+            if fitting is None:
                 continue
             matched.append(overload.id)
             if result is None:
-                result = kind
-            elif not is_dyn(result) and kind != result:
+                result = fitting
+            elif not is_dyn(result) and fitting != result:
                 result = DYN
         if result is None:
             raise self.no_overload(node, function, arguments)
@@ -293,7 +294,7 @@ class _Checker:
             kind = self.check(element)
             if index in node.optional:
                 kind = self.unwrapped(kind, element)
-            joined = self.join(element, joined, kind)
+            joined = self.join(joined, kind)
         return list_of(joined or self.fresh())
 
     def unwrapped(self, kind: Type, node: Node) -> Type:
@@ -302,7 +303,7 @@ class _Checker:
             raise self.error(f"'?' wants an optional value, this is a {kind}", node, "drop the '?'")
         return inner
 
-    def join(self, node: Node, previous: Type | None, current: Type) -> Type:
+    def join(self, previous: Type | None, current: Type) -> Type:
         if previous is None:
             return current
         if not self.fits(previous, current):
@@ -314,11 +315,11 @@ class _Checker:
         key_type: Type | None = None
         value_type: Type | None = None
         for key, value, optional in node.entries:
-            key_type = self.join(key, key_type, self.check(key))
+            key_type = self.join(key_type, self.check(key))
             kind = self.check(value)
             if optional:
                 kind = self.unwrapped(kind, value)
-            value_type = self.join(value, value_type, kind)
+            value_type = self.join(value_type, kind)
         if key_type is None or value_type is None:
             key_type, value_type = self.fresh(), self.fresh()
         return map_of(key_type, value_type)

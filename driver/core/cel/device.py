@@ -27,7 +27,7 @@ class CelDevice:
         driver: str,
         attributes: Domains,
         capacity: Mapping[str, Mapping[str, Quantity]],
-        allow_multiple_allocations: bool = False,  # noqa: FBT001, FBT002 - fixed by the allocator
+        allow_multiple_allocations: bool = False,
     ) -> None:
         self.driver = driver
         self.attributes: dict[str, dict[str, Value]] = _plain(attributes)

@@ -65,7 +65,7 @@ def equal_value(left: Value, right: Value) -> bool:
     return kind is other and bool(left == right)
 
 
-def _equal_numbers(left: float, right: float) -> bool:
+def _equal_numbers(left: Value, right: Value) -> bool:
     if isinstance(left, float) or isinstance(right, float):
         return not (math.isnan(left) or math.isnan(right)) and _compare_numbers(left, right) == 0
     return int(left) == int(right)
@@ -111,7 +111,7 @@ def contains(items: tuple[Value, ...], needle: Value) -> bool:
     return False
 
 
-def _compare_numbers(left: float, right: float) -> int:
+def _compare_numbers(left: Value, right: Value) -> int:
     if isinstance(left, float) != isinstance(right, float):
         # Outside the integer's range the answer is known; inside, the integer becomes a double.
         if isinstance(right, float):
@@ -122,7 +122,7 @@ def _compare_numbers(left: float, right: float) -> int:
         if left > top:
             return 1
         right = float(right)
-    return (left > right) - (left < right)
+    return int(left > right) - int(left < right)
 
 
 def compare(left: Value, right: Value) -> int:
@@ -137,9 +137,9 @@ def compare(left: Value, right: Value) -> int:
             raise CelValueError("NaN has no order", hint="test for NaN first")
         return _compare_numbers(left, right)
     if kind is other and kind in {str, bytes, bool, Duration}:
-        return (left > right) - (left < right)
+        return int(left > right) - int(left < right)
     if kind is Timestamp and other is Timestamp:
-        return (left.nanos > right.nanos) - (left.nanos < right.nanos)
+        return int(left.nanos > right.nanos) - int(left.nanos < right.nanos)
     raise no_overload("an order comparison", left, right)
 
 

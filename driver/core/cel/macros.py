@@ -84,7 +84,7 @@ def _all(two: bool) -> Expander:
         names, (predicate,) = _names(args, two)
         condition = Call(pos, "@not_strictly_false", [_accu(pos)])
         step = Call(pos, "_&&_", [_accu(pos), predicate])
-        parts = (Literal(pos, True), condition, step, _accu(pos))  # noqa: FBT003
+        parts = (Literal(pos, True), condition, step, _accu(pos))
         return _loop(pos, "all", _require(target), names, *parts)
 
     return expand
@@ -95,7 +95,7 @@ def _exists(two: bool) -> Expander:
         names, (predicate,) = _names(args, two)
         condition = Call(pos, "@not_strictly_false", [Call(pos, "!_", [_accu(pos)])])
         step = Call(pos, "_||_", [_accu(pos), predicate])
-        parts = (Literal(pos, False), condition, step, _accu(pos))  # noqa: FBT003
+        parts = (Literal(pos, False), condition, step, _accu(pos))
         return _loop(pos, "exists", _require(target), names, *parts)
 
     return expand
@@ -107,7 +107,7 @@ def _exists_one(two: bool) -> Expander:
         more = Call(pos, "_+_", [_accu(pos), Literal(pos, 1)])
         step = Call(pos, "_?_:_", [predicate, more, _accu(pos)])
         result = Call(pos, "_==_", [_accu(pos), Literal(pos, 1)])
-        parts = (Literal(pos, 0), Literal(pos, True), step, result)  # noqa: FBT003
+        parts = (Literal(pos, 0), Literal(pos, True), step, result)
         return _loop(pos, "exists_one", _require(target), names, *parts)
 
     return expand
@@ -124,7 +124,7 @@ def _map(two: bool) -> Expander:
     def expand(pos: int, target: Node | None, args: list[Node]) -> Node:
         names, rest = _names(args, two)
         step = _collect(pos, rest[-1], rest[0] if len(rest) == 2 else None)
-        parts = (ListNode(pos, []), Literal(pos, True), step, _accu(pos))  # noqa: FBT003
+        parts = (ListNode(pos, []), Literal(pos, True), step, _accu(pos))
         return _loop(pos, "map", _require(target), names, *parts)
 
     return expand
@@ -133,7 +133,7 @@ def _map(two: bool) -> Expander:
 def _filter(pos: int, target: Node | None, args: list[Node]) -> Node:
     names, (predicate,) = _names(args, False)
     step = _collect(pos, Ident(args[0].pos, names[0]), predicate)
-    parts = (ListNode(pos, []), Literal(pos, True), step, _accu(pos))  # noqa: FBT003
+    parts = (ListNode(pos, []), Literal(pos, True), step, _accu(pos))
     return _loop(pos, "filter", _require(target), names, *parts)
 
 
@@ -146,7 +146,7 @@ def _transform_map(kind: str) -> Expander:
         step: Node = Call(pos, "cel.@mapInsert", [*inserted, rest[-1]])
         if len(rest) == 2:
             step = Call(pos, "_?_:_", [rest[0], step, _accu(pos)])
-        parts = (MapNode(pos, []), Literal(pos, True), step, _accu(pos))  # noqa: FBT003
+        parts = (MapNode(pos, []), Literal(pos, True), step, _accu(pos))
         return _loop(pos, kind, _require(target), names, *parts)
 
     return expand
@@ -160,7 +160,7 @@ def bind(pos: int, name: str, value: Node, result: Node) -> Comprehension:
         iter_range=ListNode(pos, []),
         iter_vars=(_UNUSED, ""),
         accu=(name, value),
-        condition=Literal(pos, False),  # noqa: FBT003
+        condition=Literal(pos, False),
         step=Ident(pos, name),
         result=result,
     )
@@ -211,7 +211,6 @@ MACROS: dict[tuple[str, int, bool], Expander] = {
     ("exists", 3, True): _exists(True),
     ("exists_one", 2, True): _exists_one(False),
     ("exists_one", 3, True): _exists_one(True),
-    ("existsOne", 2, True): _exists_one(False),
     ("existsOne", 3, True): _exists_one(True),
     ("map", 2, True): _map(False),
     ("map", 3, True): _map(False),

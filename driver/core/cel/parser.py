@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns tokens into a tree, macros expanded. Called by the checker's front door, ``environment``.
 
-A plain recursive descent over the grammar of the language definition. Depth is bounded per
-grammar rule at 250 as in cel-go, so hostile text ends in an error that has a position.
+A plain recursive descent over the grammar of the language definition. Depth is bounded at 250, both
+of grammar rules within themselves and of operations within operations, as in cel-go; so hostile
+text ends in an error that has a position.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -85,8 +87,7 @@ class _Parser:
         self.tokens = tokenize(expression)
         self.index = 0
         self.token = self.tokens[0]
-        self.depth = {"expr": 0, "relation": 0, "calc": 0, "member": 0}
-        self.visits = 0
+        self.nesting = {"expr": 0, "relation": 0, "calc": 0}
         self.conjunction: list[tuple[int, int, Node]] = []
         self.conjunction_root: Node | None = None
 
@@ -129,17 +130,30 @@ class _Parser:
         return self.error(f"expected {wanted}, found {found}", self.token.start)
 
     def enter(self, rule: str) -> None:
-        self.depth[rule] += 1
-        if self.depth[rule] > _MAX_DEPTH:
+        self.nesting[rule] += 1
+        self.check_depth(self.nesting[rule], self.token.start)
+
+    def leave(self, rule: str) -> None:
+        self.nesting[rule] -= 1
+
+    def check_depth(self, depth: int, offset: int) -> None:
+        if depth > _MAX_DEPTH:
             raise self.error(
                 f"nested more than {_MAX_DEPTH} levels deep",
-                self.token.start,
+                offset,
                 "split it into several selectors",
             )
-        if self.depth[rule] == _SHALLOW and sys.getrecursionlimit() < _FRAMES:
+        if depth == _SHALLOW and sys.getrecursionlimit() < _FRAMES:
             sys.setrecursionlimit(_FRAMES)
 
+    def built(self, node: Node, own: int, *parts: Node | None) -> Node:
+        """Notes how deep operations are nested in a new node; ``own`` is 1 for an operation."""
+        node.depth = own + max((part.depth for part in parts if part is not None), default=0)
+        self.check_depth(node.depth, node.pos)
+        return node
+
     def call(self, pos: int, function: str, args: list[Node], target: Node | None = None) -> Node:
+        own = 0 if target is None else 1
         expand = MACROS.get((function, len(args), target is not None))
         if expand is not None:
             try:
@@ -147,8 +161,8 @@ class _Parser:
             except MacroError as error:
                 raise self.error(error.what, error.pos, error.hint) from error
             if expanded is not None:
-                return expanded
-        return Call(pos, function, args, target)
+                return self.built(expanded, own, target, *args)
+        return self.built(Call(pos, function, args, target), own, target, *args)
 
     # --- grammar ---
 
@@ -159,8 +173,9 @@ class _Parser:
             pos = self.advance().start
             then = self.chain("||", "_||_", lambda: self.chain("&&", "_&&_", self.relation))
             self.expect(":")
-            node = Call(pos, "_?_:_", [node, then, self.expr()])
-        self.depth["expr"] -= 1
+            other = self.expr()
+            node = self.built(Call(pos, "_?_:_", [node, then, other]), 1, node, then, other)
+        self.leave("expr")
         return node
 
     def chain(self, op: str, function: str, operand: Callable[[], Node]) -> Node:
@@ -172,7 +187,9 @@ class _Parser:
         while self.token.kind == op:
             positions.append(self.advance().start)
             spans.append(self.spanned(operand))
-        root = _balance(function, [span[2] for span in spans], positions, 0, len(positions) - 1)
+        terms = [span[2] for span in spans]
+        root = _balance(function, terms, positions, 0, len(positions) - 1)
+        root = self.built(root, 0, *terms)
         if op == "&&":
             self.conjunction, self.conjunction_root = spans, root
         return root
@@ -183,24 +200,28 @@ class _Parser:
         return start, self.tokens[self.index - 1].end, node
 
     def relation(self) -> Node:
-        return self.left_assoc("relation", _RELATIONS, self.sum)
+        self.enter("relation")
+        node = self.left_assoc("relation", _RELATIONS, self.sum)
+        self.leave("relation")
+        return node
 
     def sum(self) -> Node:
-        return self.left_assoc("calc", _SUMS, self.product)
+        self.enter("calc")
+        node = self.left_assoc("calc", _SUMS, self.product)
+        self.leave("calc")
+        return node
 
     def product(self) -> Node:
         return self.left_assoc("calc", _PRODUCTS, self.unary)
 
     def left_assoc(self, rule: str, operators: dict[str, str], operand: Callable[[], Node]) -> Node:
-        before = self.depth[rule]
-        if operators is not _PRODUCTS:
-            self.enter(rule)
         node = operand()
         while (function := operators.get(self.token.kind)) is not None:
             pos = self.advance().start
             self.enter(rule)
-            node = Call(pos, function, [node, operand()])
-        self.depth[rule] = before
+            right = operand()
+            self.leave(rule)
+            node = self.built(Call(pos, function, [node, right]), 1, node, right)
         return node
 
     def unary(self) -> Node:
@@ -216,23 +237,20 @@ class _Parser:
         node = self.member()
         if count % 2 == 0:
             return node
-        return Call(pos, "!_" if kind == "!" else "-_", [node])
+        return self.built(Call(pos, "!_" if kind == "!" else "-_", [node]), 0, node)
 
     def member(self, node: Node | None = None) -> Node:
-        before = self.depth["member"]
-        self.enter("member")
         if node is None:
             node = self.primary()
         while self.token.kind in {".", "["}:
-            self.enter("member")
-            pos = self.advance().start
-            if self.tokens[self.index - 1].kind == "[":
-                optional = self.accept("?")
-                node = Call(pos, "_[?_]" if optional else "_[_]", [node, self.expr()])
-                self.expect("]")
-            else:
-                node = self.selection(node, pos)
-        self.depth["member"] = before
+            token = self.advance()
+            if token.kind == ".":
+                node = self.selection(node, token.start)
+                continue
+            function = "_[?_]" if self.accept("?") else "_[_]"
+            index = self.expr()
+            self.expect("]")
+            node = self.built(Call(token.start, function, [node, index]), 1, node, index)
         return node
 
     def selection(self, operand: Node, pos: int) -> Node:
@@ -244,11 +262,12 @@ class _Parser:
             raise self.unexpected("a field name")
         name = token.text if token.kind == "ident" else token.text[1:-1]
         if optional:
-            return Call(pos, "_?._", [operand, Literal(token.start, name)])
+            access = Call(pos, "_?._", [operand, Literal(token.start, name)])
+            return self.built(access, 1, operand)
         if token.kind == "ident" and self.token.kind == "(":
             at = self.advance().start
             return self.call(at, name, self.arguments(), operand)
-        return Select(pos, operand, name)
+        return self.built(Select(pos, operand, name), 1, operand)
 
     def arguments(self) -> list[Node]:
         args: list[Node] = []
@@ -333,7 +352,7 @@ class _Parser:
         if not elements:
             self.accept(",")
         self.expect("]")
-        return ListNode(pos, elements, frozenset(optional))
+        return self.built(ListNode(pos, elements, frozenset(optional)), 0, *elements)
 
     def map_literal(self) -> Node:
         pos = self.advance().start
@@ -350,7 +369,8 @@ class _Parser:
         if not entries:
             self.accept(",")
         self.expect("}")
-        return MapNode(pos, entries)
+        parts = [part for key, value, _ in entries for part in (key, value)]
+        return self.built(MapNode(pos, entries), 0, *parts)
 
     # --- literals ---
 
@@ -359,7 +379,7 @@ class _Parser:
         pos = token.start if pos < 0 else pos
         if token.kind == "float":
             value = float(token.text)
-            if value in {float("inf")}:
+            if math.isinf(value):
                 raise self.error("the number is too large for a double", pos)
             return Literal(pos, -value if negative else value)
         text = token.text.rstrip("uU")

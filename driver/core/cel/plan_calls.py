@@ -8,7 +8,7 @@ from gpudra.driver.core.cel.ast import Call, Node
 from gpudra.driver.core.cel.cost_runtime import FAILED, Price, call_price
 from gpudra.driver.core.cel.declarations import Function, Guard, Impl, Overload
 from gpudra.driver.core.cel.equality import equal
-from gpudra.driver.core.cel.errors import CelValueError, no_overload
+from gpudra.driver.core.cel.errors import CelEvaluationError, CelValueError, no_overload
 from gpudra.driver.core.cel.plan import Plan, Run, charge
 from gpudra.driver.core.cel.values import Value
 
@@ -81,7 +81,7 @@ def plain_call(node: Call, impl: Impl, plans: Sequence[Plan]) -> Plan:
     if all(plan.known for plan in plans):
         try:
             value = impl(*(plan.value for plan in plans))
-        except CelValueError:
+        except CelEvaluationError:
             pass  # the error belongs to the evaluation, where && and || may absorb it
         else:
             return Plan(lambda _frame: value, known=True, value=value)
@@ -117,18 +117,20 @@ def _apply(impl: Impl, plans: Sequence[Plan]) -> Run:
 def counted_call(runs: Sequence[Run], impl: Impl, price: Price, *, stops_early: bool) -> Run:
     """A call that adds its price.
 
-    With ``stops_early`` the first argument that fails ends the call free of charge; otherwise all
-    arguments are computed and the price is due even if one failed. Both are cel-go's ways.
+    With ``stops_early`` the first argument that fails ends the call, free of charge unless it is the
+    last one; otherwise all arguments are computed and the price is due even if one failed. Both
+    are cel-go's ways.
     """
+    last = len(runs) - 1
 
     def run(frame: Any) -> Value:
         values: list[Value] = []
         failure: CelValueError | None = None
-        for argument in runs:
+        for position, argument in enumerate(runs):
             try:
                 values.append(argument(frame))
             except CelValueError as error:
-                if stops_early:
+                if stops_early and position < last:
                     raise
                 failure = failure or error
                 values.append(FAILED)
@@ -154,42 +156,31 @@ def price_of(node: Call) -> Price:
 def plain_equality(node: Call, plans: Sequence[Plan]) -> Plan:
     """``==`` and ``!=`` without counting cost."""
     left, right = plans
-    negative = node.function == "_!=_"
+    relation = not_equal if node.function == "_!=_" else equal
     if left.known and right.known:
-        return plain_call(node, not_equal if negative else equal, plans)
-    same = _string_equality(node, left, right)
-    if same is None:
-        a, b = left.run, right.run
-        if negative:
-            return Plan(lambda frame: not_equal(a(frame), b(frame)))
-        return Plan(lambda frame: equal(a(frame), b(frame)))
-    if negative:
-        return Plan(lambda frame: not same(frame))
-    return Plan(same)
+        return plain_call(node, relation, plans)
+    a, b = left.run, right.run
+    if type(right.value) is str and right.known:
+        return Plan(_text_relation(relation, node.args[0], a, right.value))
+    if type(left.value) is str and left.known and node.args[1].type.kind == "string":
+        # Only among strings: otherwise the left side decides what may be compared.
+        return Plan(_text_relation(relation, node.args[1], b, left.value))
+    return Plan(lambda frame: relation(a(frame), b(frame)))
 
 
-def _string_equality(node: Call, left: Plan, right: Plan) -> Run | None:
+def _text_relation(relation: Impl, operand: Node, run: Run, text: str) -> Run:
     """Comparison with a literal string, by far the most common one."""
-    if not right.known:
-        if not left.known:
-            return None
-        left, right = right, left
-        operand: Node = node.args[1]
-        if operand.type.kind != "string":
-            return None  # the literal decides what is compared, so its side matters
-    else:
-        operand = node.args[0]
-    value, run = right.value, left.run
-    if type(value) is not str:
-        return None
     if operand.type.kind == "string":
-        return lambda frame: run(frame) == value
+        if relation is equal:
+            return lambda frame: run(frame) == text
+        return lambda frame: run(frame) != text
+    wanted = relation is equal
 
-    def same(frame: Any) -> bool:
+    def compare(frame: Any) -> Value:
         found = run(frame)
-        return bool(found == value) if type(found) is str else equal(found, value)
+        return (found == text) is wanted if type(found) is str else relation(found, text)
 
-    return same
+    return compare
 
 
 def not_equal(left: Value, right: Value) -> bool:

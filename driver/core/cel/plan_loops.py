@@ -73,33 +73,53 @@ def _elements(loop: Loop, frame: Any) -> Iterator[None]:
 
 def _quantifier(loop: Loop) -> Run:
     """``all`` and ``exists``: the first decisive element ends the loop and absorbs errors."""
-    decisive = loop.kind == "exists"
-    predicate = loop.predicate or _NOTHING
-    price = 3 if decisive else 2
-    counted = loop.counted
+    return _counted_quantifier(loop) if loop.counted else _plain_quantifier(loop)
+
+
+def _plain_quantifier(loop: Loop) -> Run:
+    decisive, predicate = loop.kind == "exists", loop.predicate or _NOTHING
 
     def run(frame: Any) -> Value:
         failure: CelValueError | None = None
-        decided = False
         for _ in _elements(loop, frame):
-            if counted:
-                charge(frame, price if decided else price + 1)
-            if decided:
-                break
             try:
                 answer = predicate(frame)
             except CelValueError as error:
                 failure = failure or error
                 continue
             if answer is decisive:
-                decided = True
-                if not counted:
-                    break
-            elif type(answer) is not bool:
+                return decisive
+            if type(answer) is not bool:
                 failure = failure or not_a_bool(answer, loop.kind)
-        if counted:
-            charge(frame, 1)
-        if not decided and failure is not None:
+        if failure is not None:
+            raise failure
+        return not decisive
+
+    return run
+
+
+def _counted_quantifier(loop: Loop) -> Run:
+    decisive, predicate = loop.kind == "exists", loop.predicate or _NOTHING
+    price = 3 if decisive else 2
+
+    def run(frame: Any) -> Value:
+        failure: CelValueError | None = None
+        decided = False
+        for _ in _elements(loop, frame):
+            if decided:
+                charge(frame, price)  # upstream notices at the next element
+                break
+            charge(frame, price + 1)
+            try:
+                answer = predicate(frame)
+            except CelValueError as error:
+                failure = failure or error
+                continue
+            decided = answer is decisive
+            if type(answer) is not bool:
+                failure = failure or not_a_bool(answer, loop.kind)
+        charge(frame, 1)
+        if failure is not None and not decided:
             raise failure
         return decisive if decided else not decisive
 
@@ -141,18 +161,8 @@ _Keep = Callable[[Any, Any], None]
 
 def _gather(loop: Loop, start: Callable[[], Any], keep: _Keep, price: int) -> Run:
     """Loops that build a list or a map; ``price`` is what keeping one element costs."""
-    predicate, counted = loop.predicate, loop.counted
-
-    def step(frame: Any, result: Any) -> None:
-        if predicate is not None:
-            answer = predicate(frame)
-            if type(answer) is not bool:
-                raise not_a_bool(answer, loop.kind)
-            if not answer:
-                return
-        if counted:
-            charge(frame, price)
-        keep(frame, result)
+    step = _step(loop, keep, price)
+    counted = loop.counted
 
     def run(frame: Any) -> Value:
         failure: CelValueError | None = None
@@ -164,8 +174,6 @@ def _gather(loop: Loop, start: Callable[[], Any], keep: _Keep, price: int) -> Ru
                 if not counted:
                     raise
                 failure = failure or error
-            if counted:
-                charge(frame, 0)
         if counted:
             charge(frame, 1)
         if failure is not None:
@@ -175,6 +183,26 @@ def _gather(loop: Loop, start: Callable[[], Any], keep: _Keep, price: int) -> Ru
         return tuple(result) if type(result) is list else result
 
     return run
+
+
+def _step(loop: Loop, keep: _Keep, price: int) -> _Keep:
+    """One round: tests the predicate, pays, keeps."""
+    predicate, counted = loop.predicate, loop.counted
+
+    def step(frame: Any, result: Any) -> None:
+        if predicate is not None:
+            answer = predicate(frame)
+            if type(answer) is not bool:
+                raise not_a_bool(answer, loop.kind)
+            if not answer:
+                if counted:
+                    charge(frame, 0)
+                return
+        if counted:
+            charge(frame, price)
+        keep(frame, result)
+
+    return step
 
 
 def _list(loop: Loop) -> Run:

@@ -23,7 +23,7 @@ from gpudra.driver.core.cel.cost_runtime import equality_price
 from gpudra.driver.core.cel.cost_sizes import LIST_BASE, MAP_BASE
 from gpudra.driver.core.cel.environment import Environment
 from gpudra.driver.core.cel.equality import equal, equal_value
-from gpudra.driver.core.cel.errors import CelTypeError, CelValueError
+from gpudra.driver.core.cel.errors import CelEvaluationError, CelTypeError, CelValueError
 from gpudra.driver.core.cel.library.regex import compile_pattern
 from gpudra.driver.core.cel.plan import Plan, Run, charge, constant, not_a_bool
 from gpudra.driver.core.cel.plan_access import (
@@ -44,8 +44,9 @@ from gpudra.driver.core.cel.plan_calls import (
     price_of,
     routine,
 )
+from gpudra.driver.core.cel.plan_logic import both, many, terms_of
 from gpudra.driver.core.cel.plan_loops import Loop, plan_loop
-from gpudra.driver.core.cel.values import MapValue, Optional, Uint, Value
+from gpudra.driver.core.cel.values import UNHASHABLE, MapValue, Optional, Uint, Value, unhashable
 
 _UNSET = object()
 _CONVERSIONS = frozenset(
@@ -115,8 +116,17 @@ class _Planner:
         assert isinstance(node, Ident)
         if node.value is not None:
             return constant(node.value)
+        if node.type.kind == "type":
+            raise self.untypable(node)
         run = self.variable(node)
         return Plan(self.priced(run, 1) if self.counted else run)
+
+    def untypable(self, node: Node) -> CelTypeError:
+        return self.error(
+            "a variable cannot hold a type (Kubernetes refuses it, too)",
+            node,
+            "write the type's name",
+        )
 
     def variable(self, node: Ident) -> Run:
         for name, run in reversed(self.scopes):
@@ -147,23 +157,19 @@ class _Planner:
         steps = [self.step(*parts) for parts in found]
         if not self.counted:
             return Plan(self.plain_access(base_node, base, steps, test=test))
-        conditional = isinstance(base_node, Call) and base_node.function == "_?:_"
+        conditional = isinstance(base_node, Call) and base_node.function == "_?_:_"
         extra = 0 if raw or test or conditional else 1
         return Plan(counted_chain(base.run, steps, extra, test=test))
 
-    def step(self, node: Node, key: Value, index: Node | None, optional: bool) -> Step:  # noqa: FBT001
+    def step(self, node: Node, key: Value, index: Node | None, optional: bool) -> Step:
         if index is not None:
             planned = self.raw(index)
             if not planned.constant:
-                run = planned.run
-                return Step(node, None, self.priced_key(index, run), optional)
+                return Step(node, None, planned.run, optional)
             key = planned.value
         if type(key) not in _PRIMITIVE:
             raise self.error(f"a {type(key).__name__} cannot be a key", node, "use a string")
         return Step(node, key, None, optional)
-
-    def priced_key(self, _index: Node, run: Run) -> Run:
-        return run
 
     def plain_access(self, base_node: Node, base: Plan, steps: list[Step], *, test: bool) -> Run:
         if not is_device(base_node) or self.is_shadowed(base_node):
@@ -196,7 +202,7 @@ class _Planner:
         if node.function in _REGEX:
             self.check_pattern(node, plans)
         if node.overloads == ("in_list",):
-            folded = self.membership(node, plans)
+            folded = self.membership(plans)
             if folded is not None:
                 return folded
         if not self.counted:
@@ -215,7 +221,7 @@ class _Planner:
     def folded(self, node: Node, compute: Callable[[], Value]) -> Plan:
         try:
             return constant(compute())
-        except CelValueError as error:
+        except CelEvaluationError as error:
             raise self.error(error.what, node, error.hint) from error
 
     def is_pattern(self, node: Call, plans: Sequence[Plan]) -> bool:
@@ -228,7 +234,7 @@ class _Planner:
             except CelValueError as error:
                 raise self.error(error.what, node.operands()[1], error.hint) from error
 
-    def membership(self, node: Call, plans: Sequence[Plan]) -> Plan | None:
+    def membership(self, plans: Sequence[Plan]) -> Plan | None:
         """``x in [literals]`` as a test of a set, free of charge as in cel-go."""
         needle, holder = plans
         if not holder.constant:
@@ -246,8 +252,8 @@ class _Planner:
             value = find(frame)
             if type(value) is str:
                 return value in texts
-            if type(value) is bytes:
-                raise CelValueError("bytes cannot be looked up in a list of other values")
+            if type(value) in UNHASHABLE:
+                raise unhashable(value)
             return value is not None and any(_same_primitive(value, item) for item in others)
 
         return Plan(run)
@@ -263,11 +269,11 @@ class _Planner:
 
     def logic(self, node: Call) -> Plan:
         """``&&`` and ``||``: the first decisive operand wins, errors before it are absorbed."""
-        runs = [self.plan(term).run for term in _terms(node)]
+        runs = [self.plan(term).run for term in terms_of(node)]
         decisive = node.function == "_||_"
         symbol = "||" if decisive else "&&"
         return Plan(
-            _both(runs, decisive, symbol) if len(runs) == 2 else _many(runs, decisive, symbol)
+            both(runs, decisive, symbol) if len(runs) == 2 else many(runs, decisive, symbol)
         )
 
     def conditional(self, node: Call) -> Plan:
@@ -396,6 +402,8 @@ class _Planner:
 
     def bind(self, node: Comprehension) -> Plan:
         """A named value, computed at its first use and then kept, also if it is an error."""
+        if node.accu_init.type.kind == "type":
+            raise self.untypable(node)
         compute, slot = self.plan(node.accu_init).run, self.new_slot()
 
         def read(frame: Any) -> Value:
@@ -437,62 +445,6 @@ def _same_primitive(left: Value, right: Value) -> bool:
         return equal_value(left, right)
     except CelValueError:
         return False
-
-
-def _terms(node: Node, function: str = "") -> list[Node]:
-    """The operands of nested ``&&`` or ``||`` from left to right."""
-    if isinstance(node, Call) and node.function in {"_&&_", "_||_"}:
-        if not function or node.function == function:
-            left, right = node.args
-            return [*_terms(left, node.function), *_terms(right, node.function)]
-    return [node]
-
-
-def _both(runs: list[Run], decisive: bool, symbol: str) -> Run:  # noqa: FBT001
-    first, second = runs
-    neutral = not decisive
-
-    def run(frame: Any) -> Value:
-        try:
-            answer = first(frame)
-        except CelValueError:
-            if second(frame) is decisive:
-                return decisive
-            raise
-        if answer is decisive:
-            return decisive
-        last = second(frame)
-        if last is decisive:
-            return decisive
-        if answer is not neutral:
-            raise not_a_bool(answer, symbol)
-        if last is not neutral:
-            raise not_a_bool(last, symbol)
-        return neutral
-
-    return run
-
-
-def _many(runs: list[Run], decisive: bool, symbol: str) -> Run:  # noqa: FBT001
-    neutral = not decisive
-
-    def run(frame: Any) -> Value:
-        failure: CelValueError | None = None
-        for term in runs:
-            try:
-                answer = term(frame)
-            except CelValueError as error:
-                failure = failure or error
-                continue
-            if answer is decisive:
-                return decisive
-            if answer is not neutral:
-                failure = failure or not_a_bool(answer, symbol)
-        if failure is not None:
-            raise failure
-        return neutral
-
-    return run
 
 
 _SPECIAL: dict[str, Callable[[_Planner, Call], Plan]] = {

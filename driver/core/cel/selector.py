@@ -144,7 +144,7 @@ def _too_deep() -> CelEvaluationError:
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
-def _compile(expression: str, list_attributes: bool) -> CompiledSelector:  # noqa: FBT001
+def _compile(expression: str, list_attributes: bool) -> CompiledSelector:
     try:
         return CompiledSelector(expression, environment(list_attributes=list_attributes))
     except RecursionError as error:

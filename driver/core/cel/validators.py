@@ -82,6 +82,14 @@ def children(node: Node) -> list[Node]:
 def _same_types(expression: str, elements: list[tuple[Node, bool]]) -> None:
     wanted: Type | None = None
     for node, optional in elements:
+        if optional and node.type.kind == "dyn":
+            # The API server crashes on this; better to say so than to let a file depend on it.
+            raise CelTypeError(
+                "'?' needs an optional value of a known type, this is dyn",
+                expression=expression,
+                offset=node.pos,
+                hint="write .orValue(default) and drop the '?'",
+            )
         kind = unwrap_optional(node.type)[0] if optional else node.type
         if wanted is None:
             wanted = kind

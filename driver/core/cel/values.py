@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from gpudra.api.quantity import Quantity
 from gpudra.api.semver import Semver
-from gpudra.driver.core.cel.errors import CelValueError
+from gpudra.driver.core.cel.errors import CelEvaluationError
 
 INT_MAX = 2**63 - 1
 INT_MIN = -(2**63)
@@ -85,6 +85,16 @@ NONE: Final = Optional(present=False)
 _KeyTag = tuple[str, object]
 
 
+# Go cannot hash these. As keys, or in a test of literals, they end an evaluation upstream by a
+# panic, which && and || do not absorb.
+UNHASHABLE: set[type] = {bytes, Semver}
+
+
+def unhashable(value: Value) -> CelEvaluationError:
+    """The error of a value that is used as a key and cannot be one."""
+    return CelEvaluationError(f"a {type_name(value)} cannot be a key", hint="use a string")
+
+
 def _canonical(key: Value) -> object:
     """A dictionary key that keeps apart what Python would take for equal (True, 1, 1u, 1.0)."""
     kind = type(key)
@@ -96,8 +106,8 @@ def _canonical(key: Value) -> object:
         return ("uint", int(key))
     if kind is float:
         return ("double", key)
-    if kind is bytes:
-        raise CelValueError("bytes cannot be a map key", hint="use a string")
+    if kind in UNHASHABLE:
+        raise unhashable(key)
     return (kind.__name__, id(key))
 
 
@@ -138,7 +148,7 @@ class MapValue:
             found = self._across(key)
         return (True, found[1]) if found is not None else (False, None)
 
-    def _across(self, key: float) -> tuple[Value, Value] | None:
+    def _across(self, key: Value) -> tuple[Value, Value] | None:
         if isinstance(key, float):
             if not key.is_integer():
                 return None

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type conversions: ``int``, ``uint``, ``double``, ``string``, ``bytes``, ``bool``, ``dyn``,
-``type``, ``duration``, ``timestamp`` (cel-go ``common/types``, ``ConvertToType``).
+"""Type conversions: ``int()``, ``string()``, ``duration()`` and the others.
 
-Texts are read as Go's strconv and time packages read them.
+The source is cel-go ``common/types``, ``ConvertToType``. Texts are read as Go's strconv and time packages read them.
 """
 
-import datetime
+import datetime as dt
 import math
 import re
 
@@ -30,13 +29,16 @@ from gpudra.driver.core.cel.values import Duration, Timestamp, TypeValue, Uint, 
 _SECOND = 10**9
 _INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _UINT = re.compile(r"[0-9]+", re.ASCII)
+_DIGITS = r"[0-9](?:_?[0-9])*"  # Go lets an underscore stand between digits
 _DOUBLE = re.compile(
-    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf(?:inity)?)|[+-]?nan",
+    rf"[+-]?(?:(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?|inf(?:inity)?)|nan",
     re.ASCII | re.IGNORECASE,
 )
-_HEX_DOUBLE = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?[0-9]+", re.I | re.A)
-_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": _SECOND, "m": 60 * _SECOND, "h": 3600 * _SECOND}  # fmt: skip  # noqa: RUF001
-_SPAN = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)  # noqa: RUF001
+_HEX_DOUBLE = re.compile(
+    r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?[0-9]+", re.IGNORECASE | re.ASCII
+)
+_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": _SECOND, "m": 60 * _SECOND, "h": 3600 * _SECOND}  # fmt: skip
+_SPAN = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})"
     r"(?:[.,]([0-9]+))?(Z|[+-][0-9]{2}:[0-9]{2})",
@@ -44,7 +46,7 @@ _TIME = re.compile(
 )
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC).toordinal()
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).toordinal()
 
 
 def _bad(text: str, wanted: str) -> CelValueError:
@@ -80,7 +82,7 @@ def text_to_double(text: str) -> float:
     if _HEX_DOUBLE.fullmatch(text):
         number = _from_hex(text)
     elif _DOUBLE.fullmatch(text):
-        number = float(text)
+        number = float(text.replace("_", ""))
     else:
         raise _bad(text, "a double")
     if math.isinf(number) and "inf" not in text.lower():
@@ -181,7 +183,7 @@ def text_to_timestamp(text: str) -> Timestamp:
         raise _bad(text, "a timestamp")
     try:
         # Year 0 exists in RFC 3339 but not in Python; it is out of range in CEL anyway.
-        days = datetime.date(year or 4, month, day).toordinal() - _EPOCH
+        days = dt.date(year or 4, month, day).toordinal() - _EPOCH
     except ValueError as error:
         raise _bad(text, "a timestamp") from error
     if not year:
@@ -213,14 +215,14 @@ def timestamp_to_text(moment: Timestamp) -> str:
     return f"{year:04d}-{date.month:02d}-{date.day:02d}T{clock}{fraction}{zone}"
 
 
-def _calendar(days: int) -> tuple[int, datetime.date]:
+def _calendar(days: int) -> tuple[int, dt.date]:
     """Year and a date with the same month and day; a zone may reach past Python's years."""
     ordinal = days + _EPOCH
     if ordinal < 1:
-        return 0, datetime.date.fromordinal(ordinal + 1461)
-    if ordinal > datetime.date.max.toordinal():
-        return 10000, datetime.date.fromordinal(ordinal - datetime.date.max.toordinal())
-    date = datetime.date.fromordinal(ordinal)
+        return 0, dt.date.fromordinal(ordinal + 1461)
+    if ordinal > dt.date.max.toordinal():
+        return 10000, dt.date.fromordinal(ordinal - dt.date.max.toordinal())
+    date = dt.date.fromordinal(ordinal)
     return date.year, date
 
 

@@ -5,7 +5,7 @@
 are is as upstream, the wording is ours.
 """
 
-import datetime
+import datetime as dt
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +14,16 @@ from gpudra.driver.core.cel.declarations import Function, method, overload
 from gpudra.driver.core.cel.equality import STRICT
 from gpudra.driver.core.cel.library.url import is_url
 from gpudra.driver.core.cel.types import FORMAT, STRING, list_of, optional_of
-from gpudra.driver.core.cel.values import NONE, Optional, register_type
+from gpudra.driver.core.cel.values import NONE, UNHASHABLE, Optional, register_type
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(_LABEL)
 _DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _DNS_1035 = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _NAME_PART = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.I | re.A)
+_UUID = re.compile(
+    r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE | re.ASCII
+)
 _BASE64 = re.compile(
     r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})"
 )
@@ -50,6 +52,7 @@ class FormatValue:
 
 register_type(FormatValue, FORMAT.name)
 STRICT.add(FormatValue)
+UNHASHABLE.add(FormatValue)
 
 
 def _limit(text: str, limit: int) -> list[str]:
@@ -120,7 +123,7 @@ def _is_date(text: str) -> bool:
     year = int(text[:4])
     try:
         # Go knows a year 0, which is a leap year; Python does not.
-        datetime.date(year or 4, int(text[5:7]), int(text[8:]))
+        dt.date(year or 4, int(text[5:7]), int(text[8:]))
     except ValueError:
         return False
     return True

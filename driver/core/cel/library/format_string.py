@@ -108,10 +108,8 @@ def _nested(value: Value) -> str:
         if math.isnan(value) or math.isinf(value):
             return '"' + to_text(value) + '"'
         return f"{value:.6f}"
-    if kind is Timestamp:
-        return f'timestamp("{to_text(value)}")'
-    if kind is Duration:
-        return f'duration("{to_text(value)}")'
+    if kind in {Timestamp, Duration}:
+        return f'{"timestamp" if kind is Timestamp else "duration"}("{to_text(value)}")'
     if kind is str:
         return _go_quoted(value)
     if kind is bytes:
@@ -152,7 +150,7 @@ def _as_decimal(value: Value) -> str:
 
 def _number(clause: str, value: Value) -> float:
     if type(value) is float:
-        return value
+        return value or 0.0  # the printer drops the sign of a zero
     if type(value) is str and value in _SPECIAL:
         return float(value)
     raise _wrong(clause, value)
@@ -171,16 +169,17 @@ def _as_fixed(value: Value, precision: int) -> str:
     return f"{decimal.Decimal(number):,.{precision}f}"
 
 
-def _as_scientific(value: Value, precision: int) -> str:
+def _as_scientific(value: Value, width: int) -> str:
+    # Upstream forgets the dot: the number behind % is the width, the digits are always six.
     number = _number("%e", value)
     if math.isnan(number) or math.isinf(number):
-        return _not_finite(number)
-    mantissa, _, power = f"{decimal.Decimal(number):.{precision}e}".partition("e")
+        return _not_finite(number).rjust(width)
+    mantissa, _, power = f"{decimal.Decimal(number):.{_DEFAULT_PRECISION}e}".partition("e")
     exponent = int(power)
     if not number:
-        mantissa, exponent = f"{number:.{precision}f}", 0
+        mantissa, exponent = f"{number:.{_DEFAULT_PRECISION}f}", 0
     shown = f"{'-' if exponent < 0 else ''}{abs(exponent):02d}".translate(_SUPERSCRIPT)
-    return f"{mantissa}×10{shown}"
+    return f"{mantissa}\u00d710{shown}".rjust(width)
 
 
 def _as_binary(value: Value) -> str:

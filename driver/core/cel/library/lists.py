@@ -110,6 +110,8 @@ def _sort(items: Items) -> Items:
 
 
 def _sort_by(items: Items, keys: Items) -> Items:
+    if type(items) is not tuple or type(keys) is not tuple:
+        raise no_overload("sort()", items)
     if len(items) != len(keys):
         raise CelValueError(f"{len(items)} elements cannot be sorted by {len(keys)} keys")
     if not items:
@@ -118,17 +120,16 @@ def _sort_by(items: Items, keys: Items) -> Items:
         raise no_overload("a sort", keys[0])
     if len(keys) > 1 and len({type_name(key) for key in keys}) > 1:
         raise CelValueError("the sort keys are of different types")
-    pairs = sorted(
-        range(len(items)), key=functools.cmp_to_key(lambda a, b: _order(keys[a], keys[b]))
-    )
-    return tuple(items[index] for index in pairs)
+    by_key = functools.cmp_to_key(_order)
+    order = sorted(range(len(items)), key=lambda index: by_key(keys[index]))
+    return tuple(items[index] for index in order)
 
 
 def _range(count: int) -> Items:
     if count < 0:
         raise CelValueError("lists.range() wants a size of 0 or more")
     if count > MAX_ELEMENTS:
-        raise CelCostExceeded(f"a list grew beyond {MAX_ELEMENTS} elements")
+        raise CelValueError(f"lists.range() makes at most {MAX_ELEMENTS} elements")
     return tuple(range(count))
 
 

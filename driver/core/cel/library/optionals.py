@@ -25,7 +25,7 @@ def _is_zero(value: Value) -> bool:
     if value is None:
         return True
     if kind in _NUMBERS:
-        return value == 0
+        return bool(value == 0)
     if kind in _SIZED:
         return len(value) == 0
     if isinstance(value, MAPS):

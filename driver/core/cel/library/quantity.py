@@ -1,29 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantity functions (apiserver ``pkg/cel/library/quantity.go``)."""
 
+import re
+
 from gpudra.api.errors import InputError
-from gpudra.api.quantity import Quantity
+from gpudra.api.quantity import NANO, Format, Quantity
 from gpudra.driver.core.cel.declarations import Function, method, overload
 from gpudra.driver.core.cel.errors import CelValueError
 from gpudra.driver.core.cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING
+
+_TEXT = re.compile(
+    r"([+-]?)([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,9}|)", re.ASCII
+)
+_MAX_BINARY = (2**63 - 1) * NANO
 
 
 def parse_quantity(text: str) -> Quantity:
     """``quantity(text)``.
 
+    Like upstream's parser, and unlike its documentation, a text may lack digits (``Gi`` is zero),
+    and binary amounts end at 2^63-1.
+
     Raises:
         CelValueError: the text is no quantity.
     """
+    found = _TEXT.fullmatch(text)
+    if found is None or not text:
+        raise CelValueError(f"{text[:40]!r} is no quantity", hint="write a number such as 16Gi")
+    sign, whole, fraction, suffix = found.groups()
+    if not (whole.strip("0") or (fraction or "").strip("0")):
+        suffix = suffix if suffix[:1] not in {"e", "E"} else ""
     try:
-        return Quantity.parse(text)
+        amount = Quantity.parse(f"{sign}{whole.lstrip('0') or '0'}.{fraction or '0'}{suffix}")
     except InputError as error:
         raise CelValueError(error.what, hint=error.hint) from error
+    if amount.format is Format.BINARY_SI and abs(amount.nanos) > _MAX_BINARY:
+        return Quantity(_MAX_BINARY if amount.nanos > 0 else -_MAX_BINARY, amount.format)
+    return amount
 
 
 def _is_quantity(text: str) -> bool:
     try:
-        Quantity.parse(text)
-    except InputError:
+        parse_quantity(text)
+    except CelValueError:
         return False
     return True
 

@@ -27,7 +27,7 @@ def _without_zeros(part: str) -> str:
     return stripped if stripped[:1].isdigit() and stripped[0].isascii() else "0" + stripped
 
 
-def parse_semver(text: str, normalize: bool = False) -> Semver:  # noqa: FBT001, FBT002 - CEL's own signature
+def parse_semver(text: str, normalize: bool = False) -> Semver:
     """``semver(text)``, ``semver(text, normalize)``.
 
     Raises:
@@ -39,7 +39,7 @@ def parse_semver(text: str, normalize: bool = False) -> Semver:  # noqa: FBT001,
         raise CelValueError(error.what, hint=error.hint) from error
 
 
-def _is_semver(text: str, normalize: bool = False) -> bool:  # noqa: FBT001, FBT002
+def _is_semver(text: str, normalize: bool = False) -> bool:
     try:
         parse_semver(text, normalize)
     except CelValueError:

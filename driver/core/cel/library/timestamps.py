@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of timestamps and durations: ``getFullYear``, ``getHours`` and their kin."""
 
-import datetime
+import datetime as dt
 import functools
 import re
 import zoneinfo
@@ -14,7 +14,7 @@ from gpudra.driver.core.cel.values import Duration, Timestamp
 
 _SECOND = 10**9
 _DAY = 86400
-_EPOCH = datetime.date(1970, 1, 1).toordinal()
+_EPOCH = dt.date(1970, 1, 1).toordinal()
 # The Gregorian calendar repeats after 400 years; Python's ends at 9999, a zone may reach further.
 _CYCLE_DAYS, _CYCLE_YEARS = 146097, 400
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -40,9 +40,9 @@ def _offset(name: str, seconds: int) -> int:
     if not colon:
         if name in {"", "UTC"}:
             return 0
-        moment = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+        moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
         span = min(max(seconds, -62135510400), 253402214400)  # a day inside Python's range
-        local = (moment + datetime.timedelta(seconds=span)).astimezone(_zone(name))
+        local = (moment + dt.timedelta(seconds=span)).astimezone(_zone(name))
         offset = local.utcoffset()
         return int(offset.total_seconds()) if offset is not None else 0
     if _NUMBER.fullmatch(hours) is None or _NUMBER.fullmatch(minutes) is None or len(name) > 18:
@@ -52,15 +52,15 @@ def _offset(name: str, seconds: int) -> int:
     return total * 60
 
 
-def _date(seconds: int) -> tuple[int, datetime.date]:
+def _date(seconds: int) -> tuple[int, dt.date]:
     """The year, and a date of the same month and day in a year that Python knows."""
     ordinal = seconds // _DAY + _EPOCH
     cycles = 0
     if ordinal < 1:
         cycles = -1
-    elif ordinal > datetime.date.max.toordinal():
+    elif ordinal > dt.date.max.toordinal():
         cycles = 1
-    date = datetime.date.fromordinal(ordinal - cycles * _CYCLE_DAYS)
+    date = dt.date.fromordinal(ordinal - cycles * _CYCLE_DAYS)
     return date.year + cycles * _CYCLE_YEARS, date
 
 

@@ -40,6 +40,18 @@ class UrlValue:
     force_query: bool
     fragment: str
 
+    def __str__(self) -> str:
+        head = f"{self.scheme}:" if self.scheme else ""
+        if self.opaque:
+            body = self.opaque
+        else:
+            authority = f"{self.user}@{self.host}" if self.user else self.host
+            body = f"//{authority}" if authority or self.path.startswith("//") else ""
+            path = _escaped_path(self)
+            body += path if not path or path.startswith("/") or not authority else "/" + path
+        query = f"?{self.query}" if self.query or self.force_query else ""
+        return head + body + query + (f"#{self.fragment}" if self.fragment else "")
+
 
 register_type(UrlValue, URL.name)
 STRICT.add(UrlValue)
@@ -62,7 +74,7 @@ def _parse(text: str, *, request: bool) -> UrlValue:
     if _CONTROL.search(text) or (request and not text):
         raise _bad(text)
     if text == "*":
-        return UrlValue("", "", "", "", "*", "", False, "")  # noqa: FBT003
+        return UrlValue("", "", "", "", "*", "", False, "")
     scheme, rest = _split_scheme(text)
     force = rest.endswith("?") and rest.count("?") == 1
     rest, _, query = rest.partition("?")
