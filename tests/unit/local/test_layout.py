@@ -11,14 +11,6 @@ from gpudra.controller.ctl.local.layout import Layout, layout_for
 SOCKET_NAME_LIMIT = 107
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Short links go into a folder of the test."""
-    directory = tmp_path / "run"
-    monkeypatch.setattr(layout_module, "RUN_DIR", directory)
-    return directory
-
-
 def test_the_variable_moves_binaries_and_the_default_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
