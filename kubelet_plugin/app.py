@@ -13,13 +13,16 @@ import contextlib
 import gc
 import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import gpudra.kubelet_plugin.hardware as hardware_module
 from gpudra.api.errors import StateError
 from gpudra.controller.resourceslices import ResourceSliceController, SliceReport, probe_features
+from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.prepare import CDI_FILE
+from gpudra.driver.core.resourceslices import ServerFeatures
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.kube.client import KubeClient
 from gpudra.driver.kube.clock import Clock, SystemClock
@@ -116,7 +119,7 @@ class App:
         self.hardware = Hardware(
             lib,
             clock=clock,
-            on_change=lambda inventory: self.publisher.inventory_changed(inventory),  # noqa: PLW0108
+            on_change=self._inventory_changed,
         )
         self.state = DeviceState(
             driver=options.driver_name,
@@ -149,11 +152,12 @@ class App:
             node_name=options.node_name,
             connected=lambda: self.registration.status.ok,
             on_report=self._slice_report,
+            metrics=self.metrics,
             clock=self.clock,
             rng=self._rng,
         )
 
-        async def probe() -> object:
+        async def probe() -> ServerFeatures:
             return await probe_features(
                 client, driver=options.driver_name, node_name=options.node_name
             )
@@ -181,6 +185,13 @@ class App:
         self._registration_server = SocketServer(
             self.paths.registration, registration_handlers(self.registration)
         )
+
+    def _inventory_changed(self, inventory: Inventory) -> None:
+        kinds = Counter(device.kind.value for device in self.hardware.devices.values())
+        self.metrics.clear(m.DEVICES)
+        for kind, count in kinds.items():
+            self.metrics.set(m.DEVICES, count, kind=kind, state="published")
+        self.publisher.inventory_changed(inventory)
 
     def _registered(self, status: Registered) -> None:
         self.metrics.set(m.KUBELET_REGISTERED, 1 if status.ok else 0)

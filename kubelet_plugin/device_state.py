@@ -21,7 +21,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from gpudra.api.errors import ClaimError, DeviceInUseError, GpudraError, UnavailableError
+from gpudra.api.errors import (
+    ClaimError,
+    DeviceInUseError,
+    GpudraError,
+    HardwareError,
+    UnavailableError,
+)
 from gpudra.driver.core import prepare
 from gpudra.driver.core.allocatable import AllocatableDevice
 from gpudra.driver.core.prepare import ClaimAllocation, PreparedDevice, PreparePlan
@@ -235,9 +241,14 @@ class DeviceState:
     async def _restore(self, record: ClaimRecord) -> None:
         """Writes the files of a completed claim again where they are gone."""
         async with self._cards.held(record.cards):
-            plan = self.plan_again(record)
-            if await self.runner.restore(record, plan):
-                log.info("wrote the files of a prepared claim again")
+            try:
+                if await self.runner.restore(record, self.plan_again(record)):
+                    log.info("wrote the files of a prepared claim again")
+            except (ClaimError, HardwareError) as error:
+                # A card that fell off the bus must not end what else the pod is doing.
+                if not await self.runner.present(record):
+                    raise
+                log.warning("a prepared claim cannot be checked", error=str(error))
 
     def plan_again(self, record: ClaimRecord) -> PreparePlan:
         """The plan of a claim that was accepted before.
@@ -324,17 +335,17 @@ class DeviceState:
                     await self._forget(current)
 
     async def _sweep(self, uid: str) -> bool:
-        async with self.instances.held():
-            record = self.records.get(uid)
-            if record is None:
+        looked_at = self.records[uid]
+        half = looked_at.state != COMPLETED
+        # The API may take its time to answer; another instance must not wait for that.
+        if not (half or await self.orphans.is_orphan(looked_at)):
+            return False
+        async with self.instances.held(), self._cards.held(looked_at.cards):
+            if self.records.get(uid) != looked_at:
                 return False
-            async with self._cards.held(record.cards):
-                half = record.state != COMPLETED
-                if not (half or await self.orphans.is_orphan(record)):
-                    return False
-                await self._forget(record)
-                log.info("undid a claim that is gone", claim_uid=uid, half_made=half)
-                return True
+            await self._forget(looked_at)
+            log.info("undid a claim that is gone", half_made=half)
+            return True
 
     async def _forget(self, record: ClaimRecord) -> None:
         """Undoes to the end, even if whoever asked is cancelled."""

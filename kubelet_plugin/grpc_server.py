@@ -120,7 +120,9 @@ class SocketServer:
         self._server = server
 
     def problem(self) -> str | None:
-        """For ``/readyz``: the socket file has to be there, and to be ours."""
+        """For ``/healthz``: a socket that was opened has to be there, and to be ours."""
+        if self._server is None:
+            return None
         try:
             same = self.path.stat().st_ino == self._inode
         except OSError:

@@ -61,7 +61,16 @@ class Hardware:
 
     @property
     def devices(self) -> Mapping[str, AllocatableDevice]:
-        """The node's devices by name; empty before the first discovery."""
+        """The node's devices by name, as last read.
+
+        Raises:
+            HardwareError: they have never been read; that is not the same as none.
+        """
+        if self._inventory is None:
+            raise HardwareError(
+                f"the GPUs of this node cannot be read yet: {self._problem}",
+                hint="the kubelet will try again",
+            )
         return self._devices
 
     def problem(self) -> str | None:

@@ -91,11 +91,12 @@ class InstanceLock:
                 self._free.set()
 
     async def _enter(self) -> None:
+        deadline = self._clock.monotonic() + self._timeout
         async with self._entry:
             if self._holders and self._somebody_waits():
                 await self._free.wait()
             if self._holders == 0:
-                await self._acquire()
+                await self._acquire(deadline)
                 self._since = self._clock.monotonic()
                 try:
                     self._on_acquired()
@@ -114,10 +115,9 @@ class InstanceLock:
             return False
         return True
 
-    async def _acquire(self) -> None:
+    async def _acquire(self, deadline: float) -> None:
         if self._lock.try_acquire():
             return
-        deadline = self._clock.monotonic() + self._timeout
         try:
             while not self._lock.try_acquire():
                 self._wanted.try_acquire()

@@ -11,7 +11,7 @@ the API are undone.
 import asyncio
 from collections.abc import Callable, Mapping
 
-from gpudra.api.errors import ApiError, ClaimError, GpudraError, StateError
+from gpudra.api.errors import ApiError, GpudraError, StateError
 from gpudra.api.resource_v1 import DeviceRequestAllocationResult
 from gpudra.driver.core import cdi, prepare
 from gpudra.driver.core.prepare import ClaimAllocation
@@ -27,8 +27,8 @@ from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, record_of
 SWEEP_PERIOD = 60.0
 # GETs at once: a node holds at most a few hundred claims, and the API server has other clients.
 _PARALLEL = 8
-# Request name of a device about which only its CDI file tells.
-_UNKNOWN_REQUEST = "unknown"
+# Request and kind of a device about which only its CDI file tells.
+_UNKNOWN = "unknown"
 
 Warn = Callable[[str, str], None]
 log = get_logger(__name__)
@@ -210,10 +210,15 @@ class Recovery:
                 pool=self._state.pool,
                 stored=True,
             )
-        except ClaimError as error:
-            # A card that is gone cannot be given to anybody else either.
-            log.warning("a prepared device is gone", file=file.name, error=str(error))
+        except GpudraError as error:
+            # Gone, or not read yet: its name is held, so that nobody else gets it if it comes back.
+            log.warning("a prepared device cannot be found", file=file.name, error=str(error))
             step = prepare.Step(kind=prepare.CDI_FILE, args={"file": file.name})
+            holds = tuple(
+                prepare.Hold(card="", kind=_UNKNOWN, device=result.device)
+                for result in allocation.results
+                if not result.admin_access
+            )
             return ClaimRecord(
                 uid=allocation.uid,
                 namespace=allocation.namespace,
@@ -221,6 +226,7 @@ class Recovery:
                 state=COMPLETED,
                 results=allocation.results,
                 configs=allocation.configs,
+                holds=holds,
                 steps=(step,),
             )
         return replaced(record_of(plan), state=COMPLETED)
@@ -228,7 +234,7 @@ class Recovery:
     def _from_file(self, file: FoundFile) -> ClaimAllocation:
         results = tuple(
             DeviceRequestAllocationResult(
-                request=_UNKNOWN_REQUEST,
+                request=_UNKNOWN,
                 driver=self._state.driver,
                 pool=self._state.pool,
                 device=device,

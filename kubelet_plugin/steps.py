@@ -49,6 +49,10 @@ class StepHandler(Protocol):
         """Does it again if its effect is gone (reboot, a file removed); whether it was."""
         ...
 
+    def present(self, step: Step) -> bool:
+        """Whether its effect is there, as far as can be seen without the hardware."""
+        ...
+
     def undo(self, step: Step) -> None:
         """Takes it back; nothing happens if it is not there. Needs nothing but the step."""
         ...
@@ -85,6 +89,10 @@ class CdiFileStep:
             return False
         self._store.write(_file_of(step), document)
         return True
+
+    def present(self, step: Step) -> bool:
+        """Whether there is such a file."""
+        return self._store.exists(_file_of(step))
 
     def undo(self, step: Step) -> None:
         """Removes the file."""
@@ -218,6 +226,13 @@ class StepRunner:
                 await self._run(handler.flush, step)
                 restored = True
         return restored
+
+    async def present(self, record: ClaimRecord) -> bool:
+        """Whether the effects of all steps are there."""
+        for step in record.steps:
+            if not await self._run(self._handler(step).present, step):
+                return False
+        return True
 
     def _handler(self, step: Step) -> StepHandler:
         handler = self._handlers.get(step.kind)

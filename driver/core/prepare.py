@@ -34,7 +34,8 @@ DONE = "done"
 class Hold(ApiObject):
     """What a prepared device takes from its card.
 
-    ``card`` is the card's key, ``kind`` a DeviceKind. A MIG device takes ``size`` memory slices
+    ``card`` is the card's key, empty if only the device's name is known; ``kind`` is a DeviceKind,
+    or ``unknown``. A MIG device takes ``size`` memory slices
     from ``start``; whole cards and shares leave both at 0.
     """
 
@@ -325,8 +326,10 @@ def overlap(left: Hold, right: Hold) -> bool:
 
     Different cards never clash. On one card, MIG devices clash if their memory slices meet and
     shares stand side by side; every other pair excludes each other, and so does a kind that this
-    version does not know.
+    version does not know. A hold whose card is not known clashes by the name of its device.
     """
+    if not (left.card and right.card):
+        return left.device == right.device
     if left.card != right.card:
         return False
     if left.kind == right.kind == DeviceKind.MIG:
@@ -341,7 +344,7 @@ def holders(
 
     The one place that answers who holds a device.
     """
-    cards = {hold.card for hold in wanted}
+    cards = {"", *(hold.card for hold in wanted)}
     return tuple(
         (uid, theirs)
         for uid, holds in held

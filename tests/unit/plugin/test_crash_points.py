@@ -43,6 +43,10 @@ class LastingStep:
         """It is never gone by itself here."""
         return False
 
+    def present(self, step: Step) -> bool:
+        """Whether it is there."""
+        return (self.folder / str(step.args["name"])).exists()
+
     def undo(self, step: Step) -> None:
         """Takes it away."""
         (self.folder / str(step.args["name"])).unlink(missing_ok=True)

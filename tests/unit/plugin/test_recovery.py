@@ -87,9 +87,12 @@ async def test_a_rebuild_copes_with_a_broken_cdi_file_and_a_vanished_card(node: 
     await prepared(node, broken, vanished)
     damage(node)
     (node.cdi_dir / f"{DRIVER}-claim_{broken.uid}.json").write_text("{")
-    del node.devices["gpu-1"]
+    card = node.devices.pop("gpu-1")
     instance = await node.start()
     assert set(instance.state.records) == {broken.uid, vanished.uid}
+    node.devices["gpu-1"] = card
+    late = claim(node, 3, "gpu-1")
+    assert f"in use by claim {vanished.uid}" in (await instance.prepare(late))[0].error
     document = orjson.loads((node.cdi_dir / f"{DRIVER}-claim_{broken.uid}.json").read_bytes())
     assert document["devices"][0]["name"] == f"{broken.uid}-gpu-0"
     await instance.unprepare(broken, vanished)
@@ -132,7 +135,9 @@ async def test_a_vanished_card_does_not_keep_the_plugin_from_starting(
     instance = await node.start()
     assert ref.uid in instance.state.records
     assert logs.event("could not heal a claim, will try again")["claim"] == "default/c1"
-    assert (await instance.prepare(ref))[0].ok is False
+    assert (await instance.prepare(ref))[0].ok, "its file is there, its pod may do other things"
+    (node.cdi_dir / f"{DRIVER}-claim_{ref.uid}.json").unlink()
+    assert "which this node does not have" in (await instance.prepare(ref))[0].error
     assert (await instance.prepare(other))[0].ok
     assert (await instance.unprepare(ref))[0].ok
 
