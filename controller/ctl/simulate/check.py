@@ -17,6 +17,7 @@ from typing import Any
 
 from gpudra.api.errors import InputError
 from gpudra.controller.ctl.simulate.trace import Task, Trace
+from gpudra.driver.core.placement.types import Request
 
 CARD = 1000
 TOLERANCE = 1e-3
@@ -59,6 +60,7 @@ class _Books:
     arrived_s: float = 0.0
     area_at_arrival: float = 0.0
     expected: Iterator[int] | None = None
+    full: set[Request] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.cpu = [node.cpu_milli for node in self.trace.nodes]
@@ -223,10 +225,12 @@ def _place(books: _Books, index: int, task: Task, node: int, cards: list[int]) -
 
 
 def _drop(books: _Books, task: Task) -> None:
-    where = _fits_somewhere(books, task)
+    request = task.request
+    # Room only shrinks until something is released: what found none before finds none now.
+    where = None if request in books.full else _fits_somewhere(books, task)
     if where is not None:
         raise _FaultError(f"{task.name} was dropped but fits on {books.trace.nodes[where].name}")
-    request = task.request
+    books.full.add(request)
     books.rejected += request.cards * request.card_milli
     label = str(request.cards)
     if not request.cards:
@@ -243,6 +247,7 @@ def _release(books: _Books, number: int) -> None:
     index, node, cards = held
     request = books.trace.tasks[index].request
     books.held[number] = None
+    books.full.clear()
     books.released += 1
     books.cpu[node] += request.cpu_milli
     books.memory[node] += request.memory_mib

@@ -9,6 +9,7 @@ stays above the floor, the one that misses it least is taken.
 """
 
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -94,6 +95,24 @@ CANDIDATES: tuple[Weights, ...] = (
         memory=0.68,
     ),
     Weights(horizon=0.005, shortage=3, need=0.8, spread=1.5, group=0.4, fresh=0, memory=0.5),
+    Weights(
+        horizon=0.0234,
+        shortage=1.5789,
+        need=0.818,
+        spread=0.8909,
+        group=2.0356,
+        fresh=0.074,
+        memory=0.1069,
+    ),
+    Weights(
+        horizon=0.154,
+        shortage=11.159,
+        need=1.3343,
+        spread=0.1073,
+        group=0.0002,
+        fresh=0.1508,
+        memory=2.1033,
+    ),
 )
 
 
@@ -147,23 +166,33 @@ def small_copy(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
 
 
 def draw_stream(nodes: Sequence[NodeSpec], mix: DemandMix, seed: int) -> list[Request]:
-    """Independent draws from the mix until UNTIL times the cards are requested.
+    """Requests drawn from the mix until UNTIL times the cards are requested.
 
-    Empty where the mix asks for no cards, or the stream would grow too long.
+    Drawn in blocks of about one cluster's worth: within a block every request
+    comes as often as the mix says (systematic sampling), in random order. That
+    takes the noise of the composition out of the comparison. Empty where the mix
+    asks for no cards, or the stream would grow too long.
     """
-    wanted = UNTIL * sum(node.cards for node in nodes) * FULL_CARD
-    mean = sum(p * r.amount_milli for r, p in zip(mix.kinds, mix.probabilities, strict=True))
-    if not mean or not wanted or wanted / mean > LONGEST_STREAM:
+    capacity = sum(node.cards for node in nodes) * FULL_CARD
+    pairs = list(zip(mix.kinds, mix.probabilities, strict=True))
+    average = sum(p * r.amount_milli for r, p in pairs)
+    if not average or not capacity or UNTIL * capacity / average > LONGEST_STREAM:
         return []
     rng = random.Random(seed)  # noqa: S311 - reproducible by design
-    weights = list(accumulate(mix.probabilities))
+    cumulative = list(accumulate(mix.probabilities))
+    block = max(1, round(capacity / average))
     stream: list[Request] = []
     requested = 0
-    while requested < wanted:
-        request = rng.choices(mix.kinds, cum_weights=weights)[0]
-        stream.append(request)
-        requested += request.amount_milli
-    return stream
+    while True:
+        offset = rng.random()
+        points = [min((i + offset) / block, cumulative[-1]) for i in range(block)]
+        drawn = [mix.kinds[bisect_left(cumulative, point)] for point in points]
+        rng.shuffle(drawn)
+        for request in drawn:
+            stream.append(request)
+            requested += request.amount_milli
+            if requested >= UNTIL * capacity:
+                return stream
 
 
 def _fill(placer: RowPlacer, stream: Sequence[Request]) -> Trial:

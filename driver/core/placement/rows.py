@@ -32,7 +32,7 @@ class Row:
     __slots__ = ("card", "cost", "version")
 
     def __init__(self, nodes: int) -> None:
-        self.cost: FloatArray = np.full(nodes, TAKEN)
+        self.cost: FloatArray = np.full(nodes, TAKEN, dtype=np.float32)
         self.card: IntArray = np.zeros(nodes, dtype=np.int64)
         self.version = -1
 
