@@ -37,3 +37,13 @@ app.kubernetes.io/name: gpudra
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
+
+{{/* Variables that lead every client in a pod to the API server. */}}
+{{- define "gpudra.apiServer" -}}
+{{- with .Values.apiServer.host }}
+- {name: KUBERNETES_SERVICE_HOST, value: {{ . | quote }}}
+{{- end }}
+{{- with .Values.apiServer.port }}
+- {name: KUBERNETES_SERVICE_PORT, value: {{ . | quote }}}
+{{- end }}
+{{- end -}}
