@@ -205,7 +205,7 @@ class Node:
         self.cdi_dir = folder / "cdi"
         self.dev_dir = folder / "dev"
         for one in (self.state_dir, self.cdi_dir, self.dev_dir):
-            one.mkdir()
+            one.mkdir(exist_ok=True)
         self.api = FakeClaims()
         self.clock = VirtualClock()
         self.boot_id = "boot-1"
