@@ -142,13 +142,14 @@ def plain_chain(base: Run, steps: list[Step]) -> Run:
     return run
 
 
-def counted_chain(base: Run, steps: list[Step], extra: int, *, test: bool) -> Run:
-    """The steps of a chain, each at one unit; ``extra`` is for the chain itself.
+def counted_chain(base: Run, steps: list[Step], prices: tuple[int, int], *, test: bool) -> Run:
+    """The steps of a chain; ``prices`` are that of the chain itself and that of a step.
 
     A step that is optional and absent is free. With ``test`` the last step asks for presence.
     """
     pairs = [(step.key, step.run, step.optional) for step in steps]
     last = len(pairs) - 1
+    extra, unit = prices
 
     def walk(frame: Any) -> Value:
         value = base(frame)
@@ -161,15 +162,15 @@ def counted_chain(base: Run, steps: list[Step], extra: int, *, test: bool) -> Ru
             name = key if key_run is None else key_run(frame)
             optional = optional or step_optional
             if test and position == last:
-                frame.cost += 1
+                frame.cost += unit
                 return find(value, name)[0]
             if optional:
                 present, value = find(value, name)
                 if not present:
                     return False if test else NONE
-                frame.cost += 1
+                frame.cost += unit
             else:
-                frame.cost += 1
+                frame.cost += unit
                 value = take(value, name)
         return Optional(value) if optional else value
 

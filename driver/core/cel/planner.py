@@ -159,7 +159,9 @@ class _Planner:
             return Plan(self.plain_access(base_node, base, steps, test=test))
         conditional = isinstance(base_node, Call) and base_node.function == "_?_:_"
         extra = 0 if raw or test or conditional else 1
-        return Plan(counted_chain(base.run, steps, extra, test=test))
+        # Upstream loses count behind the leading dot that reaches past a variable called device.
+        unit = 0 if isinstance(base_node, Ident) and base_node.name == ".device" else 1
+        return Plan(counted_chain(base.run, steps, (extra, unit), test=test))
 
     def step(self, node: Node, key: Value, index: Node | None, optional: bool) -> Step:
         if index is not None:
