@@ -51,11 +51,15 @@ class Spread(RowPlacer):
 
     name = "spread"
 
+    def __init__(self, state: ClusterState) -> None:
+        super().__init__(state)
+        self._largest = _largest(state)
+
     def _evaluate(self, request: Request, nodes: IntArray) -> tuple[FloatArray, IntArray]:
         state = self.state
         whole = np.maximum(state.width[nodes], 1) * FULL_CARD
         gpu = state.compute[nodes].sum(axis=1) / whole
-        cpu = state.cpu[nodes] / max(1, int(state.cpu.max()))
+        cpu = state.cpu[nodes] / self._largest[0]
         open_cards = self.open_cards(request, nodes)
         card = np.where(open_cards, state.compute[nodes], -1).argmax(axis=1)
         return -(gpu + 0.001 * cpu), card
@@ -103,7 +107,9 @@ class RandomFit(RowPlacer):
 
 
 def _largest(state: ClusterState) -> FloatArray:
-    return np.asarray(np.maximum(1.0, _free(state, np.arange(len(state))).max(axis=0)))
+    """The largest capacity of any node per resource: of the nodes, not of what is free now."""
+    sizes = [(n.cpu_milli, n.memory_mib, n.cards * FULL_CARD) for n in state.nodes]
+    return np.asarray(np.maximum(1.0, np.array(sizes, dtype=np.float64).max(axis=0)))
 
 
 def _free(state: ClusterState, nodes: IntArray) -> FloatArray:

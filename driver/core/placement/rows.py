@@ -145,6 +145,8 @@ class RowPlacer(ABC):
         """Turns the kept choice into cards; whole cards are the first free ones."""
         if not request.cards:
             return Placement(node)
+        if request.mig_profile:
+            return Placement(node, (first,), self.state.mig_starts(request, node, first)[0])
         if not request.whole:
             return Placement(node, (first,))
         cards = self._whole_cards(request, node)

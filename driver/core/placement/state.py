@@ -90,15 +90,7 @@ class ClusterState:
         """Cards of the node that could serve one card of the request right now."""
         cards = range(int(self.width[node]))
         if request.mig_profile:
-            profile = self.nodes[node].mig.find(request.mig_profile)
-            if profile is None:
-                return []
-            return [
-                c
-                for c in cards
-                if self._untouched_by_shares(node, c)
-                and any(not int(self.mig[node, c]) & profile.mask(s) for s in profile.starts)
-            ]
+            return [c for c in cards if self.mig_starts(request, node, c)]
         return [
             c
             for c in cards
@@ -107,6 +99,14 @@ class ClusterState:
             and not self.mig[node, c]
             and (not request.whole or self._untouched_by_shares(node, c))
         ]
+
+    def mig_starts(self, request: Request, node: int, card: int) -> list[int]:
+        """Slices at which an instance of the request's profile could begin on the card now."""
+        profile = self.nodes[node].mig.find(request.mig_profile)
+        if profile is None or not self._untouched_by_shares(node, card):
+            return []
+        taken = int(self.mig[node, card])
+        return [start for start in profile.starts if not taken & profile.mask(start)]
 
     def _untouched_by_shares(self, node: int, card: int) -> bool:
         return bool(

@@ -127,6 +127,11 @@ class MigTable:
     profiles: tuple[MigProfile, ...] = ()
     slices: int = MIG_SLICES
 
+    def width(self, name: str) -> int:
+        """Bits of an instance of that profile that begins at slice 0; 0 where not offered."""
+        profile = self.find(name)
+        return (1 << profile.slices) - 1 if profile else 0
+
     def find(self, name: str) -> MigProfile | None:
         """The profile of that name, or None where the model does not offer it."""
         return next((p for p in self.profiles if p.name == name), None)

@@ -165,7 +165,7 @@ class WastePlacer(RowPlacer):
             total = self._sum[node]
             for card in self.state.open_cards(request, node):
                 taken = int(self.state.mig[node, card])
-                extra = self._best_start(request, node, taken)
+                extra = self._best_start(request, node, card)
                 left = total if taken else total + self._columns[0] - self._columns[FULL_CARD]
                 cpu = self.state.cpu[node] - request.cpu_milli
                 memory = self.state.memory[node] - request.memory_mib
@@ -179,19 +179,21 @@ class WastePlacer(RowPlacer):
                     cost[row], code[row] = change, card * MIG_SLICES + extra[1]
         return cost, code
 
-    def _best_start(self, request: Request, node: int, taken: int) -> tuple[float, int]:
+    def _best_start(self, request: Request, node: int, card: int) -> tuple[float, int]:
         """Growth of the expected unused part, and the start that keeps it smallest."""
         table = self.state.nodes[node].mig
         waste = self._mig_tables.get(table)
         if waste is None:
             waste = mig_waste(table, self._mix, self.weights.horizon)
             self._mig_tables[table] = waste
-        profile = table.find(request.mig_profile)
-        starts = [s for s in profile.starts if not taken & profile.mask(s)] if profile else []
-        if profile is None or not starts:
-            return float("inf"), -1
-        start = min(starts, key=lambda s: (float(waste[taken | profile.mask(s)]), s))
-        return float(waste[taken | profile.mask(start)] - waste[taken]), start
+        taken = int(self.state.mig[node, card])
+        width = table.width(request.mig_profile)
+        after = [
+            (float(waste[taken | width << start]), start)
+            for start in self.state.mig_starts(request, node, card)
+        ]
+        least, start = min(after)
+        return least - float(waste[taken]), start
 
     def _sets(self, node: int) -> Sets:
         width = int(self.state.width[node])
