@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -38,7 +39,7 @@ type allocateQuestion struct {
 type allocateAnswer struct {
 	Nodes   map[string]nodeAnswer `json:"nodes,omitempty"`
 	Panic   string                `json:"panic,omitempty"`
-	RoundNS []int64               `json:"roundNs,omitempty"`
+	RoundNS []int64               `json:"roundNs,omitempty"` // processor time
 	Fitting int                   `json:"fitting"`
 }
 
@@ -196,7 +197,7 @@ func timeAllocate(q allocateQuestion, classes classLister, cache *dracel.Cache, 
 	state := q.allocatedState()
 	for range q.Repeat {
 		answer.Fitting = 0
-		start := time.Now()
+		start := cpuTime()
 		allocator, err := structured.NewAllocator(context.Background(), q.features(), state, classes, q.Slices, cache)
 		if err != nil {
 			return allocateAnswer{Panic: err.Error()}
@@ -206,7 +207,16 @@ func timeAllocate(q allocateQuestion, classes classLister, cache *dracel.Cache, 
 				answer.Fitting++
 			}
 		}
-		answer.RoundNS = append(answer.RoundNS, time.Since(start).Nanoseconds())
+		answer.RoundNS = append(answer.RoundNS, (cpuTime() - start).Nanoseconds())
 	}
 	return answer
+}
+
+// cpuTime is what this process has used: on a busy machine the clock on the wall measures others.
+func cpuTime() time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		panic(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -346,6 +346,8 @@ class Verdict:
 def brute_force(case: Case, node: str, limit: int = 200_000) -> Verdict | None:
     """Tries every assignment; None if there are more than ``limit`` to try."""
     world = World(case, node)
+    if world.bad_pools and _asks_all(case):
+        return Verdict(False, False)  # nobody can say what "all" is, so the node is refused
     fails = False
     slots: list[list[list[tuple[str, str, tuple[Candidate, ...], bool]]]] = []
     for name in case.ask:
@@ -375,6 +377,16 @@ def brute_force(case: Case, node: str, limit: int = 200_000) -> Verdict | None:
         return Verdict(search(0, []), fails)
     except _TooManyError:
         return None
+
+
+def _asks_all(case: Case) -> bool:
+    claims = [one for one in case.objects["claims"] if one["metadata"]["name"] in case.ask]
+    return any(
+        one["allocationMode"] == "All"
+        for claim in claims
+        for request in claim["spec"]["devices"]["requests"]
+        for _, one in _alternatives(request)
+    )
 
 
 class _TooManyError(Exception):

@@ -6,6 +6,7 @@ in place, so a try is dropped by forgetting it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from gpudra.api.names import split_qualified_name
 from gpudra.driver.core.allocator.consumable_capacity import Fit
@@ -116,6 +117,10 @@ def _share(
     return free, used, claimed, tuple(sorted(live.items())), groups
 
 
+_HoldKey = tuple[bool, tuple[tuple[tuple[str, str], int], ...]]
+_EXCLUSIVE: _HoldKey = (True, ())
+
+
 class PoolState:
     """What is in use of one pool, independent of any node.
 
@@ -135,10 +140,14 @@ class PoolState:
         self.free = pool.counters
         if holds and pool.ready:
             self._read(pool, holds)
-        self.key = (self.free, tuple((i, _hold_key(h)) for i, h in sorted(self.held.items())))
+        self.key: tuple[Any, ...] = (self.free,)
+        if self.held:
+            keys = [(index, _hold_key(own)) for index, own in self.held.items()]
+            keys.sort()
+            self.key = (self.free, tuple(keys))
 
     def _read(self, pool: Pool, holds: PoolHolds) -> None:
-        index_of = {device.name: index for index, device in enumerate(pool.devices)}
+        index_of, amounts = pool.index_of, pool.amounts
         lost = []
         free = list(pool.counters)
         for name, own in holds.items():
@@ -147,15 +156,16 @@ class PoolState:
                 lost.append(name)
                 continue
             self.held[index] = own
-            for slot, amount in pool.amounts[index]:
+            for slot, amount in amounts[index]:
                 free[slot] -= amount
         self.lost = tuple(sorted(lost))
         self.free = tuple([-1] * len(free)) if lost else tuple(free)
 
 
-def _hold_key(holds: Sequence[Hold]) -> tuple[bool, tuple[tuple[tuple[str, str], int], ...]]:
-    if any(not hold.shared for hold in holds):
-        return True, ()
+def _hold_key(holds: Sequence[Hold]) -> _HoldKey:
+    for hold in holds:
+        if not hold.shared:
+            return _EXCLUSIVE
     return False, tuple(sorted(_sum(holds).items()))
 
 

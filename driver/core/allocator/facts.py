@@ -58,7 +58,12 @@ class FactSpace:
         self._capacity_names = capacity_names
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._projections: dict[str, Callable[[Device], tuple[Any, ...]]] = {}
+        self._shapes: dict[tuple[Any, ...], int] = {}
         self.samples: list[Sample] = []
+
+    def shape(self, content: tuple[Any, ...]) -> int:
+        """A number for everything of a pool that a question can see."""
+        return self._shapes.setdefault(content, len(self._shapes))
 
     def number(
         self,

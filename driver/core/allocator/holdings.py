@@ -7,15 +7,15 @@ nothing. Claims whose allocation is still in flight are put here like any other.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from gpudra.api.codec import NOTHING
 from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.allocator.consumable_capacity import normalized
 from gpudra.driver.core.allocator.types import PoolKey
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(NamedTuple):
     """One claim's grip on one device.
 
     Attributes:
@@ -53,9 +53,13 @@ class Holdings:
         if not entries:
             return touched
         self._by_claim[identity] = (claim.key, entries)
+        by_pool = self._by_pool
         for pool, device, hold in entries:
-            holds = self._by_pool.setdefault(pool, {})
-            holds[device] = (*holds.get(device, ()), hold)
+            holds = by_pool.get(pool)
+            if holds is None:
+                holds = by_pool[pool] = {}
+            present = holds.get(device)
+            holds[device] = (hold,) if present is None else (*present, hold)
             touched.add(pool)
         return touched
 
@@ -88,12 +92,13 @@ def _entries(claim: ResourceClaim) -> list[tuple[PoolKey, str, Hold]]:
     allocation = claim.status.allocation
     if allocation is None:
         return []
-    entries = []
+    entries, key = [], claim.key
+    exclusive = Hold(key, False, NOTHING)
     for result in allocation.devices.results:
         if result.admin_access:
             continue
-        shared = result.share_id is not None
-        amounts = normalized(result.consumed_capacity, result.driver) if shared else {}
-        hold = Hold(claim.key, shared, amounts)
+        hold = exclusive
+        if result.share_id is not None:
+            hold = Hold(key, True, normalized(result.consumed_capacity, result.driver))
         entries.append(((result.driver, result.pool), result.device, hold))
     return entries

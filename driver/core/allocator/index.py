@@ -15,12 +15,12 @@ given by the caller.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from gpudra.api.resource_v1 import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from gpudra.driver.core.allocator.holdings import claim_identity
 from gpudra.driver.core.allocator.nodeselector import matches
-from gpudra.driver.core.allocator.question import Question
+from gpudra.driver.core.allocator.question import NodeAnswers, Question
 from gpudra.driver.core.allocator.requests import Plan, make_plan
 from gpudra.driver.core.allocator.search import Scorer
 from gpudra.driver.core.allocator.selectors import SelectorCache
@@ -174,11 +174,10 @@ class ClusterIndex:
     def everywhere(
         self,
         claims: Sequence[ResourceClaim],
-        nodes: Iterable[str] | None = None,
         *,
         deadline: Deadline | None = None,
-    ) -> Mapping[str, Answer]:
-        """The answers of all nodes (or the given ones), by name.
+    ) -> NodeAnswers:
+        """The answers of all nodes, by name.
 
         Asking again after a change costs only the nodes that the change touched.
 
@@ -186,10 +185,7 @@ class ClusterIndex:
             Refusal: outcome claim-error: no node needs to be asked.
         """
         plan = self.plan(claims)
-        question = self.question(plan)
-        names = self.state.node_names() if nodes is None else nodes
-        view = self.state.view
-        return {name: question.ask(plan, view(name), deadline=deadline) for name in names}
+        return self.question(plan).ask_all(plan, self.state, deadline=deadline)
 
 
 def _with_present(claims: Sequence[ResourceClaim], answer: Answer) -> Answer:

@@ -10,6 +10,7 @@ for which slices were seen first.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from gpudra.api.meta import NodeSelector, ObjectMeta
 from gpudra.api.resource_v1 import (
@@ -39,7 +40,7 @@ class PoolStatus(Enum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Home:
     """Where the devices of one slice may be used, and how.
 
@@ -61,9 +62,9 @@ class Home:
         return self.per_device or reaches(node, self.node_name, self.all_nodes, self.selector)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pool:
-    """One pool of the newest generation.
+    """One pool of the newest generation. Treat as frozen (a frozen class is slower to make).
 
     Attributes:
         key: driver and name.
@@ -78,6 +79,7 @@ class Pool:
         counters: nanos of each slot while nothing is allocated.
         binding: whether any device has binding conditions; such pools are tried last.
         node_name: set if all slices belong to this one node.
+        ready: whether devices may be given out: the status is READY.
     """
 
     key: PoolKey
@@ -92,11 +94,15 @@ class Pool:
     counters: tuple[int, ...] = ()
     binding: bool = False
     node_name: str = ""
+    ready: bool = False
+    _index_of: dict[str, int] | None = None
 
     @property
-    def ready(self) -> bool:
-        """Whether devices may be given out."""
-        return self.status is PoolStatus.READY
+    def index_of(self) -> dict[str, int]:
+        """Index of each device by name; made when first asked for."""
+        if self._index_of is None:
+            self._index_of = {device.name: index for index, device in enumerate(self.devices)}
+        return self._index_of
 
     @property
     def label(self) -> str:
@@ -179,7 +185,7 @@ def unreadable_slice(name: str, driver: str, pool: str, node_name: str, why: str
 _NEWEST = 2**63 - 1  # nobody knows its generation, so nothing may be thought newer
 
 
-class _PoolProblem(Exception):
+class _PoolProblemError(Exception):
     """Ends the reading of a pool that contradicts itself."""
 
 
@@ -211,24 +217,19 @@ def build_pool(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool:
     try:
         missing = _check_slices(current)
         if missing:
-            return _with(base, PoolStatus.INCOMPLETE, missing)
+            return _fail(base, PoolStatus.INCOMPLETE, missing)
         _check_names(devices)
-        return _with_counters(base, current)
-    except _PoolProblem as problem:
-        return _with(base, PoolStatus.INVALID, str(problem))
+        _add_counters(base, current)
+    except _PoolProblemError as problem:
+        return _fail(base, PoolStatus.INVALID, str(problem))
+    base.status, base.ready = PoolStatus.READY, True
+    return base
 
 
-def _with(pool: Pool, status: PoolStatus, problem: str) -> Pool:
-    return Pool(
-        pool.key,
-        status,
-        f"pool {pool.label}: {problem}",
-        devices=pool.devices,
-        homes=pool.homes,
-        home_of=pool.home_of,
-        node_name=pool.node_name,
-        binding=pool.binding,
-    )
+def _fail(pool: Pool, status: PoolStatus, problem: str) -> Pool:
+    pool.status = status
+    pool.problem = f"pool {pool.label}: {problem}"
+    return pool
 
 
 def _single_node(slices: Sequence[ResourceSlice]) -> str:
@@ -258,18 +259,20 @@ def _check_slices(current: Sequence[ResourceSlice]) -> str:
     """Why slices are missing, or empty.
 
     Raises:
-        _PoolProblem: they disagree about how many there are, or one carries two kinds of content.
+        _PoolProblemError: they disagree about how many there are, or one carries two kinds of content.
     """
     for one in current:
         if _UNREADABLE in one.spec.extra:
-            raise _PoolProblem(str(one.spec.extra[_UNREADABLE]))
+            raise _PoolProblemError(str(one.spec.extra[_UNREADABLE]))
     counts = {one.spec.pool.resource_slice_count for one in current}
     if len(counts) > 1:
         said = ", ".join(str(count) for count in sorted(counts))
-        raise _PoolProblem(f"slices disagree about resourceSliceCount ({said})")
+        raise _PoolProblemError(f"slices disagree about resourceSliceCount ({said})")
     for one in current:
         if one.spec.devices and one.spec.shared_counters:
-            raise _PoolProblem(f"slice {one.metadata.name} has both devices and sharedCounters")
+            raise _PoolProblemError(
+                f"slice {one.metadata.name} has both devices and sharedCounters"
+            )
     wanted = counts.pop()
     if wanted == len(current):
         return ""
@@ -283,28 +286,18 @@ def _check_names(devices: Sequence[Device]) -> None:
     seen: set[str] = set()
     for device in devices:
         if device.name in seen:
-            raise _PoolProblem(f"device name {device.name} twice")
+            raise _PoolProblemError(f"device name {device.name} twice")
         seen.add(device.name)
 
 
-def _with_counters(base: Pool, current: Sequence[ResourceSlice]) -> Pool:
-    slots, counters = _counter_table(current)
-    number = {slot: index for index, slot in enumerate(slots)}
-    plain = not any(device.consumes_counters for device in base.devices)
-    amounts = () if plain else tuple(_amounts(device, number) for device in base.devices)
-    return Pool(
-        base.key,
-        PoolStatus.READY,
-        devices=base.devices,
-        homes=base.homes,
-        home_of=base.home_of,
-        amounts=amounts or ((),) * len(base.devices),
-        groups=() if plain else _groups(base.devices),
-        slots=slots,
-        counters=counters,
-        binding=base.binding,
-        node_name=base.node_name,
-    )
+def _add_counters(pool: Pool, current: Sequence[ResourceSlice]) -> None:
+    pool.slots, pool.counters = _counter_table(current)
+    if any(device.consumes_counters for device in pool.devices):
+        numbers = _CounterNumbers(pool.slots)
+        pool.amounts = tuple([numbers.amounts(device) for device in pool.devices])
+        pool.groups = _groups(pool.devices)
+    else:
+        pool.amounts = ((),) * len(pool.devices)
 
 
 def _counter_table(
@@ -316,30 +309,75 @@ def _counter_table(
     for one in current:
         for counter_set in one.spec.shared_counters:
             if counter_set.name in names:
-                raise _PoolProblem(f"counter set {counter_set.name} twice")
+                raise _PoolProblemError(f"counter set {counter_set.name} twice")
             names.add(counter_set.name)
             for name in sorted(counter_set.counters):
                 value = counter_set.counters[name].value.nanos
                 if value < 0:
-                    raise _PoolProblem(f"counter {counter_set.name}/{name} is negative")
+                    raise _PoolProblemError(f"counter {counter_set.name}/{name} is negative")
                 slots.append((counter_set.name, name))
                 counters.append(value)
     return tuple(slots), tuple(counters)
 
 
-def _amounts(device: Device, number: dict[tuple[str, str], int]) -> Amounts:
-    taken: dict[int, int] = {}
-    for consumption in device.consumes_counters:
-        set_name = consumption.counter_set
-        for name, counter in consumption.counters.items():
-            slot = number.get((set_name, name))
-            if slot is None:
-                raise _PoolProblem(_missing(device, consumption, number))
-            nanos = counter.value.nanos
-            if nanos < 0:
-                raise _PoolProblem(f"device {device.name} takes a negative {set_name}/{name}")
-            taken[slot] = taken.get(slot, 0) + nanos
-    return tuple(sorted(taken.items()))
+# What equal devices of other pools take, by counter layout and content: nodes repeat each other.
+# Only saves work; bounded, and never consulted for anything but exactly the same content.
+_AMOUNTS: dict[tuple[Any, ...], Amounts] = {}
+_LAYOUTS: dict[tuple[str, ...], int] = {}
+_MEMO_LIMIT = 100_000
+
+
+class _CounterNumbers:
+    """Numbers the counters of a pool."""
+
+    def __init__(self, slots: Sequence[tuple[str, str]]) -> None:
+        self.number = {slot: index for index, slot in enumerate(slots)}
+        names: dict[str, list[str]] = {}
+        first: dict[str, int] = {}
+        for index, (set_name, name) in enumerate(slots):
+            names.setdefault(set_name, []).append(name)
+            first.setdefault(set_name, index)
+        if len(_LAYOUTS) > _MEMO_LIMIT or len(_AMOUNTS) > _MEMO_LIMIT:
+            _LAYOUTS.clear()
+            _AMOUNTS.clear()
+        self.sets = {
+            set_name: (first[set_name], _LAYOUTS.setdefault(tuple(own), len(_LAYOUTS)))
+            for set_name, own in names.items()
+        }
+
+    def amounts(self, device: Device) -> Amounts:
+        """What a device takes.
+
+        Raises:
+            _PoolProblemError: it refers to what is not there, or takes a negative amount.
+        """
+        consumed = device.consumes_counters
+        if len(consumed) != 1:
+            return self._work_out(device) if consumed else ()
+        counters = consumed[0].counters
+        place = self.sets.get(consumed[0].counter_set)
+        key = (place, *counters, *[counter.value.nanos for counter in counters.values()])
+        found = _AMOUNTS.get(key)
+        if found is None:
+            found = self._work_out(device)
+            _AMOUNTS[key] = found
+        return found
+
+    def _work_out(self, device: Device) -> Amounts:
+        taken: dict[int, int] = {}
+        for consumption in device.consumes_counters:
+            set_name = consumption.counter_set
+            for name, counter in consumption.counters.items():
+                slot = self.number.get((set_name, name))
+                if slot is None:
+                    raise _PoolProblemError(_missing(device, consumption, self.number))
+                nanos = counter.value.nanos
+                if nanos < 0:
+                    raise _PoolProblemError(
+                        f"device {device.name} takes a negative {set_name}/{name}"
+                    )
+                taken[slot] = taken.get(slot, 0) + nanos
+        return tuple(sorted(taken.items()))
 
 
 def _missing(

@@ -6,7 +6,7 @@ for one node is kept in positions (third device, not gpu-7), so that every node 
 equal use takes the answer over by a look-up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from gpudra.driver.core.allocator.types import (
     Refusal,
     node_refusal,
 )
-from gpudra.driver.core.allocator.view import NodeView, state_key
+from gpudra.driver.core.allocator.view import ClusterState, NodeView, state_key
 
 _MAX_FACTS = 300_000  # kinds of devices after which a question starts afresh
 _MAX_TEMPLATES = 20_000
@@ -40,12 +40,27 @@ _PREFERENCE = 8  # FirstAvailableDeviceRequestMaxSize: what kube-scheduler's sco
 
 
 @dataclass(slots=True)
-class _Known:
-    """What was found for one node."""
+class Known:
+    """What was found for one node: a solution, that there is none, or why it was not looked for."""
 
     view: NodeView
     template: Template | None
-    found: Any
+    found: Solution | Refusal | None
+
+    def template_for(self, view: NodeView) -> Template | None:
+        """The template, if only the use of devices has changed since."""
+        old, new = self.view.records, view.records
+        if self.view.node is not view.node or len(old) != len(new):
+            return None
+        for one, other in zip(old, new, strict=True):
+            if one.pool is not other.pool or one.taints is not other.taints:
+                return None
+        return self.template
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether asking again may tell more."""
+        return isinstance(self.found, Refusal) and self.found.outcome is Outcome.TIMEOUT
 
 
 class Question:
@@ -68,7 +83,8 @@ class Question:
         self._verdicts: dict[tuple[object, ...], dict[int, Verdict]] = {}
         self._builder = TemplateBuilder(plan, self.verdict)
         self._templates: dict[Any, Template] = {}
-        self._nodes: dict[str, _Known] = {}
+        self._nodes: dict[str, Known] = {}
+        self._asked_at: int | None = None
         self._asks_all = any(
             one.take_all
             for claim in plan.claims
@@ -100,73 +116,87 @@ class Question:
         scorer: Scorer | None = None,
     ) -> Answer:
         """The answer of one node; ``plan`` is of this question's kind."""
-        try:
-            template, found = self._positions(view, deadline, scorer)
-        except Refusal as refusal:
-            return Answer(refusal.outcome, view.node.name, message=_named(plan, refusal.message))
-        if found is None:
-            return self._refused(plan, view)
-        return self._answer(plan, view, template, found)
-
-    def _positions(
-        self, view: NodeView, deadline: Deadline | None, scorer: Scorer | None
-    ) -> tuple[Template, Solution | None]:
         name = view.node.name
+        if scorer is not None:
+            return self.answer(plan, self._find(view, deadline, scorer))
         known = self._nodes.get(name)
-        if known is None or known.view is not view or scorer is not None:
-            known = self._find(view, deadline, scorer)
-            if scorer is None:
+        if known is None or known.view is not view:
+            known = self._find(view, deadline, None, known)
+            if not known.timed_out:
                 self._nodes[name] = known
-        if isinstance(known.found, Refusal):
-            raise known.found
-        assert known.template is not None
-        return known.template, known.found
+        return self.answer(plan, known)
 
-    def _find(self, view: NodeView, deadline: Deadline | None, scorer: Scorer | None) -> _Known:
+    def ask_all(
+        self, plan: Plan, state: ClusterState, *, deadline: Deadline | None = None
+    ) -> "NodeAnswers":
+        """The answers of all nodes; after the first time only changed nodes are looked at."""
+        changed = None if self._asked_at is None else state.changes_since(self._asked_at)
+        if changed is None:
+            self._nodes.clear()
+            changed = state.node_names()
+        self._asked_at = state.now
+        late: dict[str, Known] = {}
+        for name in changed:
+            if state.node(name) is None:
+                self._nodes.pop(name, None)
+                continue
+            view = state.view(name)
+            known = self._nodes.get(name)
+            if known is None or known.view is not view:
+                known = self._find(view, deadline, None, known)
+                (late if known.timed_out else self._nodes)[name] = known
+        if late:
+            self._asked_at = None  # they are not known yet, so next time everybody is asked
+        return NodeAnswers(self, plan, self._nodes | late if late else dict(self._nodes))
+
+    def _find(
+        self,
+        view: NodeView,
+        deadline: Deadline | None,
+        scorer: Scorer | None,
+        before: Known | None = None,
+    ) -> Known:
         if self._asks_all and view.troubles:
             # "All" would be a guess while some of the devices cannot be seen.
             what = "; ".join(text for _, text in view.troubles)
-            return _Known(view, None, node_refusal(f"all devices are asked for, but {what}"))
-        template = self.template(view)
+            return Known(view, None, node_refusal(f"all devices are asked for, but {what}"))
+        template = before.template_for(view) if before is not None else None
+        if template is None:
+            template = self.template(view)
         key = state_key(view)
         found = template.answers.get(key) if scorer is None else None
-        if found is None:
-            islands = self.islands(view, template)
-            search = Search(
-                self._plan, template, islands, deadline=deadline, name=_namer(view, template)
-            )
-            try:
-                found = (search.first() if scorer is None else search.best(scorer),)
-            except Refusal as refusal:
-                if refusal.outcome is Outcome.TIMEOUT:
-                    raise
-                # Names a device of this node, so other nodes must not take it over.
-                return _Known(view, template, refusal)
-            if scorer is None:
-                template.answers[key] = found
-        return _Known(view, template, found[0])
+        if found is not None:
+            return Known(view, template, found[0])
+        search = Search(
+            self._plan,
+            template,
+            self.islands(view, template),
+            deadline=deadline,
+            name=_namer(view, template),
+        )
+        try:
+            solution = search.first() if scorer is None else search.best(scorer)
+        except Refusal as refusal:
+            # It names a device of this node, so other nodes must not take it over.
+            return Known(view, template, refusal)
+        if scorer is None:
+            template.answers[key] = (solution,)
+        return Known(view, template, solution)
 
     def template(self, view: NodeView) -> Template:
         """The template of a node; equal nodes get the same object."""
-        parts = self.parts(view)
-        key: list[Any] = []
-        skipping = False
-        for part in parts:
-            pool = part.pool
-            indices = None if len(part.indices) == len(pool.devices) else tuple(part.indices)
-            key.append(
-                (pool.key[0], part.kinds, pool.amounts, pool.groups, indices, _slot_sets(part))
-            )
-            skipping = skipping or any(home.skip_operations for home in pool.homes)
-        if skipping:
-            key.append(tuple(pool.home_of for pool in (part.pool for part in parts)))
-            key.append(tuple(h.skip_operations for p in parts for h in p.pool.homes))
-            key.append(SKIP_FEATURE in view.node.declared_features)
+        key: list[Any] = [record.shape(self.space) for record in view.records]
+        for at, record in enumerate(view.records):
+            pool = record.pool
+            if not pool.node_name:
+                key.append((at, tuple(pool.on_node(view.node))))
+            if any(home.skip_operations for home in pool.homes):
+                key.append(SKIP_FEATURE in view.node.declared_features)
         if self._builder.attributes:
-            key.append(pattern(element_table(parts, self._builder.attributes)))
+            key.append(pattern(element_table(self.parts(view), self._builder.attributes)))
         found = self._templates.get(tuple(key))
         if found is None:
-            found = self._builder.build(parts, view.node.declared_features)
+            found = self._builder.build(self.parts(view), view.node.declared_features)
             self._templates[tuple(key)] = found
         return found
 
@@ -187,45 +217,81 @@ class Question:
 
     # --- answering ------------------------------------------------------------------------
 
-    def _refused(self, plan: Plan, view: NodeView) -> Answer:
-        invalid = [text for wrong, text in view.troubles if wrong]
-        names = ", ".join(claim.claim.key for claim in plan.claims)
-        message = f"no devices for {names} on {view.node.name}"
-        lost = [
+    def answer(self, plan: Plan, known: Known) -> Answer:
+        """What was found, for the claims of one plan."""
+        view, template, found = known.view, known.template, known.found
+        name = view.node.name
+        if isinstance(found, Refusal):
+            return Answer(found.outcome, name, message=_named(plan, found.message))
+        if found is None or template is None:
+            wrong = any(wrong for wrong, _ in view.troubles)
+            outcome = Outcome.NODE_ERROR if wrong else Outcome.UNSATISFIABLE
+            return Answer(outcome, name, filling=lambda: ((), _refusal_text(plan, view)))
+        return Answer(
+            Outcome.ALLOCATED,
+            name,
+            preference=_preference(plan, found),
+            filling=lambda: (_allocations(plan, view, template, found), ""),
+        )
+
+
+class NodeAnswers(Mapping[str, Answer]):
+    """The answers of many nodes, as they were when asked; each is put into words when looked at."""
+
+    def __init__(self, question: Question, plan: Plan, known: dict[str, Known]) -> None:
+        self._question = question
+        self._plan = plan
+        self._known = known
+
+    def __getitem__(self, name: str) -> Answer:
+        return self._question.answer(self._plan, self._known[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def fitting(self) -> list[str]:
+        """The nodes on which the claims can be allocated."""
+        return [name for name, known in self._known.items() if isinstance(known.found, Solution)]
+
+
+def _preference(plan: Plan, found: Solution) -> int:
+    if not any(request.prioritized for claim in plan.claims for request in claim.requests):
+        return 0
+    chosen = {(pick.claim, pick.request): pick.alternative for pick in found.picks}
+    return sum(
+        _PREFERENCE - alternative
+        for (c, r), alternative in chosen.items()
+        if plan.claims[c].requests[r].prioritized
+    )
+
+
+def _refusal_text(plan: Plan, view: NodeView) -> str:
+    names = ", ".join(claim.claim.key for claim in plan.claims)
+    message = f"no devices for {names} on {view.node.name}"
+    details = [text for wrong, text in view.troubles if wrong]
+    if not details:
+        details = [text for _, text in view.troubles] + [
             f"pool {record.pool.label}: {', '.join(record.state.lost)} allocated but not listed, "
             "so its counters are not known"
             for record in view.records
             if record.state.lost and record.pool.slots
         ]
-        if invalid:
-            text = f"{message}: {'; '.join(invalid)}"
-            return Answer(Outcome.NODE_ERROR, view.node.name, message=text)
-        details = [text for _, text in view.troubles] + lost
-        text = f"{message}: {'; '.join(details)}" if details else message
-        return Answer(Outcome.UNSATISFIABLE, view.node.name, message=text)
-
-    def _answer(self, plan: Plan, view: NodeView, template: Template, found: Solution) -> Answer:
-        given: list[list[Given]] = [[] for _ in plan.claims]
-        chosen: dict[tuple[int, int], int] = {}
-        for pick in found.picks:
-            given[pick.claim].append(_given(plan, view, template, pick))
-            chosen[pick.claim, pick.request] = pick.alternative
-        allocations: Sequence[AllocationResult] = [
-            allocation(claim, own, view.node.name)
-            for claim, own in zip(plan.claims, given, strict=True)
-        ]
-        preference = sum(
-            _PREFERENCE - alternative
-            for (c, r), alternative in chosen.items()
-            if plan.claims[c].requests[r].prioritized
-        )
-        return Answer(Outcome.ALLOCATED, view.node.name, tuple(allocations), preference=preference)
+    return f"{message}: {'; '.join(details)}" if details else message
 
 
-def _slot_sets(part: Part) -> tuple[int, ...]:
-    """Which counter slots belong to one set, by number and not by name."""
-    number: dict[str, int] = {}
-    return tuple(number.setdefault(name, len(number)) for name, _ in part.pool.slots)
+def _allocations(
+    plan: Plan, view: NodeView, template: Template, found: Solution
+) -> tuple[AllocationResult, ...]:
+    given: list[list[Given]] = [[] for _ in plan.claims]
+    for pick in found.picks:
+        given[pick.claim].append(_given(plan, view, template, pick))
+    return tuple(
+        allocation(claim, own, view.node.name)
+        for claim, own in zip(plan.claims, given, strict=True)
+    )
 
 
 def _given(plan: Plan, view: NodeView, template: Template, pick: Pick) -> Given:

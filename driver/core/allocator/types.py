@@ -66,29 +66,68 @@ class Reason:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+Filling = Callable[[], tuple[tuple[AllocationResult, ...], str]]
+"""Works out the allocations or the message of an answer, when somebody wants to see them."""
+
+
 class Answer:
     """The answer to "may these claims be allocated together on this node?".
 
-    Attributes:
+    Thousands of nodes answer a question and one is taken, so allocations and message are worked out
+    when they are looked at; what they say was settled when the answer was given.
+
+    Args:
         outcome: see Outcome.
         node: the node that was asked about.
         allocations: one per claim, in the order of the question; empty unless allocated.
         message: a sentence for people; empty when allocated.
         preference: for each ``firstAvailable`` request 8 minus the index of the chosen
             alternative, summed: the score by which kube-scheduler compares nodes.
+        filling: instead of allocations and message.
     """
 
-    outcome: Outcome
-    node: str
-    allocations: tuple[AllocationResult, ...] = ()
-    message: str = ""
-    preference: int = 0
+    __slots__ = ("_allocations", "_filling", "_message", "node", "outcome", "preference")
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        node: str,
+        allocations: tuple[AllocationResult, ...] = (),
+        message: str = "",
+        preference: int = 0,
+        filling: Filling | None = None,
+    ) -> None:
+        self.outcome = outcome
+        self.node = node
+        self.preference = preference
+        self._allocations = allocations
+        self._message = message
+        self._filling = filling
 
     @property
     def fits(self) -> bool:
         """Whether the claims are allocated."""
         return self.outcome is Outcome.ALLOCATED
+
+    @property
+    def allocations(self) -> tuple[AllocationResult, ...]:
+        """One per claim, in the order of the question."""
+        self._fill()
+        return self._allocations
+
+    @property
+    def message(self) -> str:
+        """Why there is no allocation."""
+        self._fill()
+        return self._message
+
+    def _fill(self) -> None:
+        if self._filling is not None:
+            self._allocations, self._message = self._filling()
+            self._filling = None
+
+    def __repr__(self) -> str:
+        return f"Answer({self.outcome.value}, {self.node!r}, {self.message!r})"
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of ours, an answer that ends the search

@@ -28,7 +28,7 @@ class PoolRecord:
         taints: taints that rules add, by device name; None if no rule touches the pool.
     """
 
-    __slots__ = ("_kinds", "pool", "state", "taints")
+    __slots__ = ("_kinds", "_shapes", "pool", "state", "taints")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class PoolRecord:
         self.state = state
         self.taints = taints
         self._kinds: dict[int, tuple[int, ...]] = {}
+        self._shapes: dict[int, int] = {}
 
     def kinds(self, space: FactSpace) -> tuple[int, ...]:
         """Fact numbers of the devices, worked out once per space."""
@@ -49,18 +50,38 @@ class PoolRecord:
             self._kinds[id(space)] = found
         return found
 
+    def shape(self, space: FactSpace) -> int:
+        """A number that pools have in common if a question cannot tell them apart."""
+        found = self._shapes.get(id(space))
+        if found is None:
+            pool = self.pool
+            content = (pool.key[0], self.kinds(space), *_structure(pool))
+            found = self._shapes[id(space)] = space.shape(content)
+        return found
+
     def forget(self, space: FactSpace) -> None:
         """Drops what was worked out for a space that is no more."""
         self._kinds.pop(id(space), None)
+        self._shapes.pop(id(space), None)
 
     def with_state(self, state: PoolState) -> "PoolRecord":
         """The same pool with other devices in use."""
         fresh = PoolRecord(self.pool, state, self.taints)
-        fresh._kinds = self._kinds
+        fresh._kinds, fresh._shapes = self._kinds, self._shapes
         return fresh
 
 
-@dataclass(frozen=True, slots=True)
+def _structure(pool: Pool) -> tuple[Any, ...]:
+    """Counters by number instead of name, and what only some pools have."""
+    if not pool.slots and not any(home.skip_operations for home in pool.homes):
+        return ()
+    number: dict[str, int] = {}
+    sets = tuple(number.setdefault(name, len(number)) for name, _ in pool.slots)
+    skipped = tuple(home.skip_operations for home in pool.homes)
+    return pool.amounts, pool.groups, sets, pool.home_of if any(skipped) else (), skipped
+
+
+@dataclass(slots=True)
 class NodeView:
     """What one node can reach.
 
@@ -77,6 +98,10 @@ class NodeView:
     troubles: tuple[tuple[bool, str], ...]
 
 
+_NOWHERE: frozenset[PoolKey] = frozenset()
+_JOURNAL = 100_000  # changes remembered; whoever asks less often reads all nodes anew
+
+
 @dataclass(slots=True)
 class ClusterState:
     """Slices, holds and rules by pool."""
@@ -91,18 +116,20 @@ class ClusterState:
     _place: dict[PoolKey, str] = field(default_factory=dict)
     _shared: set[PoolKey] = field(default_factory=set)
     _views: dict[str, NodeView] = field(default_factory=dict)
+    _journal: list[str] = field(default_factory=list)
+    _forgotten: int = 0
 
     # --- changes --------------------------------------------------------------------------
 
     def put_node(self, node: Node) -> None:
         """Adds or replaces a node."""
         self.nodes[node.name] = node
-        self._views.pop(node.name, None)
+        self._drop_view(node.name)
 
     def remove_node(self, name: str) -> None:
         """Forgets a node; its slices stay until they are removed too."""
         self.nodes.pop(name, None)
-        self._views.pop(name, None)
+        self._drop_view(name)
 
     def put_slice(self, one: ResourceSlice) -> None:
         """Adds or replaces a slice."""
@@ -175,11 +202,34 @@ class ClusterState:
     def _drop_views(self, key: PoolKey) -> None:
         place = self._place.get(key)
         if place:
-            self._views.pop(place, None)
+            self._drop_view(place)
         elif place is not None:
             self._views.clear()
+            self._forget_journal()
+
+    def _drop_view(self, name: str) -> None:
+        self._views.pop(name, None)
+        self._journal.append(name)
+        if len(self._journal) > _JOURNAL:
+            self._forget_journal()
+
+    def _forget_journal(self) -> None:
+        # One more than there were entries: whoever had read them all must read all nodes anew too.
+        self._forgotten += len(self._journal) + 1
+        self._journal.clear()
 
     # --- reading --------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """A point in the sequence of changes, for changes_since."""
+        return self._forgotten + len(self._journal)
+
+    def changes_since(self, point: int) -> set[str] | None:
+        """Names of nodes that changed, appeared or went since then; None if it may be any."""
+        if point < self._forgotten:
+            return None
+        return set(self._journal[point - self._forgotten :])
 
     def record(self, key: PoolKey) -> PoolRecord:
         """The pool as it stands; worked out on first use after a change."""
@@ -229,7 +279,14 @@ class ClusterState:
 
     def _look(self, node: Node) -> NodeView:
         records, troubles = [], []
-        for key in self._local.get(node.name, ()):
+        local = self._local.get(node.name, _NOWHERE)
+        if len(local) == 1 and not self._shared:
+            # By far the most frequent node: one driver, one pool.
+            (key,) = local
+            record = self.record(key)
+            if record.pool.ready:
+                return NodeView(node, (record,), ())
+        for key in local:
             record = self.record(key)
             if record.pool.ready:
                 records.append(record)
