@@ -24,6 +24,8 @@ class DeviceLibName(StrEnum):
 
     NVML = "nvml"
     SIMULATED = "simulated"
+    DECLARED = "declared"
+    AMD = "amd"
 
 
 class LogLevel(StrEnum):
@@ -50,14 +52,26 @@ class Options(BaseModel):
     node_name: Annotated[str, Field(description="name of this node; also the name of its pool")]
     driver_name: Annotated[str, Field(description="name of this DRA driver")] = "gpu.gpudra.io"
     device_lib: Annotated[
-        DeviceLibName, Field(description="where the cards are read from: nvml or simulated")
+        DeviceLibName,
+        Field(description="where the cards are read from: nvml, amd, declared or simulated"),
     ] = DeviceLibName.NVML
     hardware: Annotated[
-        str, Field(description="with simulated: name of a profile, or a Hardware file")
+        str,
+        Field(
+            description="with simulated: name of a profile, or a Hardware file; "
+            "with declared: a DeviceInventory file"
+        ),
     ] = ""
+    nvml_library: Annotated[
+        Path | None,
+        Field(description="with nvml: path of libnvidia-ml.so.1; default: below the driver root"),
+    ] = None
     driver_root: Annotated[
         str, Field(description="with nvml: where the driver's files lie on the host")
     ] = "/"
+    host_root: Annotated[
+        Path, Field(description="where this process sees the host's / (for /sys, /dev and /proc)")
+    ] = Path("/")
     kubeconfig: Annotated[
         Path | None,
         Field(description="how to reach the API server; without it the pod's service account"),
@@ -121,10 +135,13 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _hardware(self) -> Self:
+        needs_file = (DeviceLibName.SIMULATED, DeviceLibName.DECLARED)
         if self.device_lib is DeviceLibName.SIMULATED and not self.hardware:
             raise ValueError("--device-lib simulated needs --hardware PROFILE or FILE")
-        if self.device_lib is not DeviceLibName.SIMULATED and self.hardware:
-            raise ValueError("--hardware goes with --device-lib simulated only")
+        if self.device_lib is DeviceLibName.DECLARED and not self.hardware:
+            raise ValueError("--device-lib declared needs --hardware FILE")
+        if self.device_lib not in needs_file and self.hardware:
+            raise ValueError("--hardware goes with --device-lib simulated or declared only")
         return self
 
     @property

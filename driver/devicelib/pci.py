@@ -6,6 +6,7 @@ first one the root complex (Linux, Documentation/ABI/testing/sysfs-bus-pci). ACS
 the tree and is left out on purpose: it decides how peers may talk, not who sits beside whom.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,13 @@ class PciTree:
         root = next((part for part in parts if _ROOT.fullmatch(part)), None)
         bridges = tuple(part for part in parts if _ADDRESS.fullmatch(part))[:-1]
         return PciNode(root=root, bridges=bridges if root else None, numa_node=_numa(entry))
+
+    def names(self) -> frozenset[str]:
+        """Addresses of all devices; one read of a folder."""
+        try:
+            return frozenset(os.listdir(self._devices))  # noqa: PTH208 - every two seconds
+        except OSError:
+            return frozenset()
 
     def addresses(self, vendor: int, classes: tuple[int, ...]) -> tuple[str, ...]:
         """Devices of a vendor whose base class is one of ``classes``, ascending by address."""

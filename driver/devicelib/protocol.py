@@ -12,13 +12,29 @@ Cards are named by ``Gpu.key``. Every method raises HardwareError where the libr
 backend never reported.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from gpudra.driver.core.edits import ContainerEdits
+from gpudra.driver.core.health import HealthEvent, HealthKind
 from gpudra.driver.core.inventory import Inventory, MigInstance
+
+__all__ = (
+    "ComputeMode",
+    "DeviceLib",
+    "GpuProcess",
+    "GpuUsage",
+    "HealthEvent",
+    "HealthKind",
+    "HealthLib",
+    "PartitionLib",
+    "Readiness",
+    "TimeSlice",
+    "TuningLib",
+    "UsageLib",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,36 +69,6 @@ class TimeSlice(StrEnum):
     SHORT = "short"
     MEDIUM = "medium"
     LONG = "long"
-
-
-class HealthKind(StrEnum):
-    """What a health event tells."""
-
-    XID = "xid"
-    ECC_UNCORRECTED = "eccUncorrected"
-    LOST = "lost"
-    RECOVERED = "recovered"
-    UNMONITORED = "unmonitored"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthEvent:
-    """Something happened to a card, or to one MIG instance of it.
-
-    Attributes:
-        gpu: key of the card; None means that the event could not be tied to one (all of them).
-        kind: what it is. RECOVERED ends the cause ``xid`` names, or every cause without one.
-        xid: number, for XID and RECOVERED.
-        gpu_instance_id: for MIG.
-        message: for people.
-    """
-
-    gpu: str | None
-    kind: HealthKind
-    xid: int | None = None
-    gpu_instance_id: int | None = None
-    compute_instance_id: int | None = None
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +200,17 @@ class DeviceLib(Protocol):
         Raises:
             HardwareError: the library as a whole does not answer: nothing is known, which is not
                 the same as no cards.
+        """
+        ...
+
+    def fingerprint(self) -> Hashable:
+        """A value that differs from the last one when ``discover`` is worth calling again.
+
+        Cheap: asked for every two seconds. Covers which cards there are, whether they answer, MIG
+        instances and what the driver wants done; not every reading.
+
+        Raises:
+            HardwareError: as for ``discover``.
         """
         ...
 

@@ -149,6 +149,10 @@ class FakeLib:
         """The host's file of a card."""
         return self._folder / f"nvidia{minor}"
 
+    def fingerprint(self) -> object:
+        """Changes with the cards."""
+        return self.discover()
+
     def readiness(self) -> Any:
         """Not asked here."""
         raise NotImplementedError

@@ -5,6 +5,7 @@ A driver may come late, be replaced, or lose a card: each discovery starts NVML 
 and an answer that says "no driver behind this library" makes the next one load it anew.
 """
 
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gpudra.driver.core.edits import ContainerEdits, merge
 from gpudra.driver.core.inventory import Gpu, Inventory, ReadingProblem
 from gpudra.driver.devicelib.nvml.driverfiles import DriverFiles
 from gpudra.driver.devicelib.nvml.driverroot import LIBRARY_FOLDERS, DriverRoot
+from gpudra.driver.devicelib.nvml.fingerprint import card_fingerprint
 from gpudra.driver.devicelib.nvml.health import NvmlHealth
 from gpudra.driver.devicelib.nvml.partitions import NvmlPartitions
 from gpudra.driver.devicelib.nvml.readings import read_gpu
@@ -50,6 +52,7 @@ class NvmlLib:
         self._tree = PciTree(host_root)
         self._files = DriverFiles(host_root=host_root, dev_root=driver_root)
         self._known: dict[str, Gpu] = {}
+        self._bus: frozenset[str] | None = None
         self.partitions = NvmlPartitions(self._session, self._files)
         self.tuning = NvmlTuning(self._session, seen / "usr/bin/nvidia-smi")
         self.health = NvmlHealth(self._session)
@@ -108,6 +111,21 @@ class NvmlLib:
         inventory = Inventory(gpus=gpus, problems=(*node.problems, *problems))
         self.health.watch(inventory)
         return inventory
+
+    def fingerprint(self) -> Hashable:
+        """See DeviceLib. About ten calls a card.
+
+        A card that was plugged in shows on the PCI bus first; NVML lists it after its next start.
+        """
+        bus = self._tree.names()
+        if self._bus is not None and bus != self._bus:
+            self._session.stop()
+        self._bus = bus
+        self._session.start()
+        with self._session.calling("NVML"):
+            count = pynvml.nvmlDeviceGetCount()
+        cards = tuple(card_fingerprint(index) for index in range(count))
+        return (self._session.generation, bus, cards)
 
     def common_edits(self) -> ContainerEdits:
         """The driver's control nodes, libraries, programs and sockets."""

@@ -17,7 +17,11 @@ from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.devicelib.nvml.session import Session
 from gpudra.driver.devicelib.protocol import HealthEvent, HealthKind
 
-_WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+_WANTED = (
+    pynvml.nvmlEventTypeXidCriticalError
+    | pynvml.nvmlEventTypeDoubleBitEccError
+    | pynvml.nvmlEventTypeGpuRecoveryAction
+)
 _NO_INSTANCE = 0xFFFFFFFF
 _SLICE_MS = 500  # how long one wait blocks, so that close() and new cards are noticed
 
@@ -32,6 +36,7 @@ class NvmlHealth:
         self._made_of: tuple[int, frozenset[str], frozenset[str]] | None = None
         self._cards: frozenset[str] = frozenset()
         self._silent: frozenset[str] = frozenset()
+        self._deaf: set[str] = set()
 
     def watch(self, inventory: Inventory) -> None:
         """The cards to listen to from now on; called after each discovery."""
@@ -55,13 +60,14 @@ class NvmlHealth:
 
     def _listen(self, milliseconds: int) -> tuple[HealthEvent, ...]:
         try:
-            unmonitored = self._prepare_set()
-            if unmonitored:
-                return unmonitored
+            changes = self._prepare_set()
+            if changes:
+                return changes
             if self._set is None:
                 self._closed.wait(milliseconds / 1000)
                 return ()
-            event = pynvml.nvmlEventSetWait_v2(self._set, milliseconds)
+            with self._session.listening:
+                event = pynvml.nvmlEventSetWait_v2(self._set, milliseconds)
         except pynvml.NVMLError_Timeout:
             return self._lost_cards()
         except pynvml.NVMLError as error:
@@ -72,7 +78,7 @@ class NvmlHealth:
         except HardwareError:
             self._closed.wait(milliseconds / 1000)
             return ()
-        return (self._translate(event),)
+        return self._translate(event)
 
     def _prepare_set(self) -> tuple[HealthEvent, ...]:
         """Makes the event set anew when NVML or the cards are others than before."""
@@ -90,6 +96,10 @@ class NvmlHealth:
             problem = self._register(uuid)
             if problem:
                 events.append(HealthEvent(gpu=uuid, kind=HealthKind.UNMONITORED, message=problem))
+                self._deaf.add(uuid)
+            elif uuid in self._deaf:
+                events.append(HealthEvent(gpu=uuid, kind=HealthKind.MONITORED))
+                self._deaf.remove(uuid)
         return tuple(events)
 
     def _register(self, uuid: str) -> str:
@@ -132,22 +142,30 @@ class NvmlHealth:
             return True  # the library is the trouble, not this card
         return True
 
-    def _translate(self, event: Any) -> HealthEvent:
+    def _translate(self, event: Any) -> tuple[HealthEvent, ...]:
         try:
             uuid: str | None = _text(pynvml.nvmlDeviceGetUUID(event.device))
         except pynvml.NVMLError:
             uuid = None
         gpu_instance = None if event.gpuInstanceId == _NO_INSTANCE else event.gpuInstanceId
         compute = None if event.computeInstanceId == _NO_INSTANCE else event.computeInstanceId
-        if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-            return HealthEvent(
-                gpu=uuid, kind=HealthKind.XID, xid=event.eventData,
-                gpu_instance_id=gpu_instance, compute_instance_id=compute, message=f"XID {event.eventData}",
-            )  # fmt: skip
-        return HealthEvent(
-            gpu=uuid, kind=HealthKind.ECC_UNCORRECTED, gpu_instance_id=gpu_instance,
-            compute_instance_id=compute, message="uncorrectable memory error",
-        )  # fmt: skip
+        if event.eventType == pynvml.nvmlEventTypeGpuRecoveryAction:
+            # What the driver wants done is a reading; the event tells when nothing is left to do.
+            if event.eventData != pynvml.NVML_GPU_RECOVERY_ACTION_NONE:
+                return ()
+            done = "the driver asks for nothing any more"
+            return (HealthEvent(gpu=uuid, kind=HealthKind.RECOVERED, message=done),)
+        is_xid = event.eventType == pynvml.nvmlEventTypeXidCriticalError
+        return (
+            HealthEvent(
+                gpu=uuid,
+                kind=HealthKind.XID if is_xid else HealthKind.ECC_UNCORRECTED,
+                xid=event.eventData if is_xid else None,
+                gpu_instance_id=gpu_instance,
+                compute_instance_id=compute,
+                message=f"XID {event.eventData}" if is_xid else "uncorrectable memory error",
+            ),
+        )
 
 
 def _text(value: str | bytes) -> str:

@@ -60,6 +60,8 @@ class Session:
     def __init__(self, library: Path | None = None) -> None:
         self._library = library
         self._lock = threading.Lock()
+        # Held while a thread waits for events inside the library, which must not be closed then.
+        self.listening = threading.Lock()
         self._started = False
         self._handles: dict[str, Any] = {}
         self.generation = 0  # grows with every start: handles of an older one are void
@@ -94,8 +96,11 @@ class Session:
             self.stop()
 
     def stop(self) -> None:
-        """Ends NVML and forgets the library. May be called twice."""
-        with self._lock:
+        """Ends NVML and forgets the library. May be called twice.
+
+        Waits until nobody listens for events: half a second at most.
+        """
+        with self.listening, self._lock:
             if self._started:
                 try:
                     pynvml.nvmlShutdown()

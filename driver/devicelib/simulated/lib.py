@@ -2,7 +2,7 @@
 """The simulated backend: a DeviceLib over a Hardware file."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from gpudra.api.errors import DeviceGoneError, HardwareError
@@ -102,6 +102,13 @@ class SimulatedLib:
         return build_inventory(
             self._hardware, node_name=self._node_name, states=self._state.cards()
         )
+
+    def fingerprint(self) -> Hashable:
+        """See DeviceLib."""
+        found = self.readiness()
+        if not found.ready:
+            raise HardwareError(found.message, obj="simulated hardware", hint="wait for the driver")
+        return tuple(self._state.cards().items())
 
     def common_edits(self) -> ContainerEdits:
         """See DeviceLib."""
