@@ -11,6 +11,15 @@ from collections.abc import Sequence
 from gpudra.api.names import split_qualified_name
 from gpudra.api.resource_v1 import Device, ResourceSlice
 from gpudra.controller.ctl import printers
+from gpudra.driver.core.forms import (
+    EVERYTHING,
+    FORM_WORDS,
+    PublishPolicy,
+    form_words,
+    parse_forms,
+)
+from gpudra.driver.core.nodepolicy import publish_policy
+from gpudra.driver.core.prepare import PREPARABLE
 from gpudra.driver.core.resourceslices import (
     ALL_FEATURES,
     DRIVER_NAME,
@@ -40,6 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--driver", default=DRIVER_NAME, help="name of the DRA driver")
     parser.add_argument(
+        "--forms",
+        metavar="FORM,…",
+        help=f"offer cards in these forms: some of {', '.join(FORM_WORDS)}"
+        f" (default: {form_words(PREPARABLE)}, which is what agents publish without further ado;"
+        " with --policy: those of the policy)",
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="FILE",
+        help="a NodePolicy that decides for the node, whatever its nodeSelector says",
+    )
+    parser.add_argument(
         "--no-feature",
         action="append",
         default=[],
@@ -55,7 +76,11 @@ def run(args: argparse.Namespace) -> int:
         **{field: name not in args.no_feature for name, field in _FEATURE_NAMES.items()}
     )
     slices = slices_of_hardware(
-        args.hardware, driver=args.driver, node_name=args.node_name, features=features
+        args.hardware,
+        driver=args.driver,
+        node_name=args.node_name,
+        features=features,
+        policy=_policy(args.policy, args.forms),
     )
     if args.output in (printers.JSON, printers.YAML):
         printers.print_objects([one.to_dict() for one in slices], args.output)
@@ -77,8 +102,23 @@ _FEATURE_NAMES = {
 }
 
 
+def _policy(file: str | None, forms: str | None) -> PublishPolicy:
+    kinds = parse_forms(forms, "--forms") if forms is not None else None
+    if file is None:
+        return EVERYTHING.within(PREPARABLE if kinds is None else kinds)
+    from gpudra.controller.ctl.policyfile import load_policy
+
+    policy = publish_policy(load_policy(file))
+    return policy if kinds is None else policy.within(kinds)
+
+
 def slices_of_hardware(
-    source: str, *, driver: str, node_name: str, features: ServerFeatures = ALL_FEATURES
+    source: str,
+    *,
+    driver: str,
+    node_name: str,
+    features: ServerFeatures = ALL_FEATURES,
+    policy: PublishPolicy | None = None,
 ) -> Sequence[ResourceSlice]:
     """The slices of a node with this hardware, first generation, without an owner.
 
@@ -93,6 +133,7 @@ def slices_of_hardware(
         node_name=node_name,
         driver=driver,
         features=features,
+        policy=policy,
     )
     for problem in pool.problems:
         print(f"left out: {problem}", file=sys.stderr)

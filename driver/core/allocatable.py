@@ -4,57 +4,48 @@
 The order is policy for the stock scheduler, which takes the first device that fits. It depends on
 the inventory and the policy only, never on what is allocated, so that unchanged hardware means
 unchanged slices.
+
+What a card cannot be at this moment is not offered: a card whose MIG mode switches with a reset
+only (Ampere) is offered in parts while the mode is on, and whole or shared while it is off. Later
+cards switch when the first instance is made, so they are offered in every form at once.
 """
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from decimal import Decimal
 
 from gpudra.api.errors import InputError
 from gpudra.api.names import check_dns_label
-from gpudra.driver.core.inventory import Gpu, Inventory, MigInstance, MigProfile, Placement
-from gpudra.driver.core.topology import Topology
+from gpudra.driver.core.deviceorder import ordered_gpus
+from gpudra.driver.core.forms import (
+    EVERYTHING,
+    ONE,
+    CardForms,
+    DeviceKind,
+    DeviceOrder,
+    MigMode,
+    PublishPolicy,
+)
+from gpudra.driver.core.inventory import Gpu, Inventory, MigInfo, MigInstance, MigProfile, Placement
+
+__all__ = [
+    "AllocatableDevice",
+    "CardOffer",
+    "DeviceKind",
+    "DeviceOrder",
+    "PublishPolicy",
+    "allocatable_devices",
+    "card_offers",
+    "gpu_name",
+    "ordered_gpus",
+]
 
 _UUID_PREFIX = re.compile(r"[A-Za-z]+-")
 _NOT_HEX = re.compile(r"[^0-9a-f]")
 _NOT_NAME = re.compile(r"[^0-9a-z]+")
-
-
-class DeviceKind(StrEnum):
-    """The forms in which a card is offered; the value is that of the attribute ``type``."""
-
-    WHOLE = "gpu"
-    MIG = "mig"
-    SHARE = "share"
-    MONITOR = "monitor"
-
-
-class DeviceOrder(StrEnum):
-    """Which cards the first-fit scheduler should take first.
-
-    KEEP_SETS takes the worst-connected cards first and finishes one set before it breaks the
-    next, so that good sets stay whole. SPREAD goes round the PCIe switches, for single-GPU work
-    that wants bandwidth to the host.
-    """
-
-    KEEP_SETS = "keep-sets"
-    SPREAD = "spread"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishPolicy:
-    """What of a node is published, and how.
-
-    Attributes:
-        order: see DeviceOrder.
-        excluded: keys of cards that are not published at all.
-    """
-
-    order: DeviceOrder = DeviceOrder.KEEP_SETS
-    excluded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +59,7 @@ class AllocatableDevice:
         profile: of a MIG device.
         placement: of a MIG device.
         instance: of a MIG device that exists already (static).
+        memory_oversubscription: of a share.
     """
 
     name: str
@@ -76,6 +68,24 @@ class AllocatableDevice:
     profile: MigProfile | None = None
     placement: Placement | None = None
     instance: MigInstance | None = None
+    memory_oversubscription: Decimal = ONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardOffer:
+    """What one card is offered as.
+
+    Attributes:
+        gpu: the card.
+        devices: in published order.
+        withdrawn: names among them that are there only because a claim holds them.
+        problems: forms that are left out, and why.
+    """
+
+    gpu: Gpu
+    devices: tuple[AllocatableDevice, ...] = ()
+    withdrawn: frozenset[str] = frozenset()
+    problems: tuple[InputError, ...] = ()
 
 
 def gpu_name(gpu: Gpu) -> str:
@@ -106,91 +116,175 @@ def allocatable_devices(
     inventory: Inventory, policy: PublishPolicy | None = None
 ) -> tuple[AllocatableDevice, ...]:
     """Everything that the node offers, in published order, each name once."""
-    return _allocatable(inventory, policy or PublishPolicy())[0]
+    return tuple(device for offer in card_offers(inventory, policy) for device in offer.devices)
 
 
-def naming_problems(
-    inventory: Inventory, policy: PublishPolicy | None = None
-) -> tuple[InputError, ...]:
-    """The cards that are left out since nothing names them, or another has the name already."""
-    return _allocatable(inventory, policy or PublishPolicy())[1]
+def card_offers(
+    inventory: Inventory,
+    policy: PublishPolicy | None = None,
+    *,
+    kept: Collection[str] = frozenset(),
+) -> tuple[CardOffer, ...]:
+    """What each card is offered as, in published order.
 
-
-def _allocatable(
-    inventory: Inventory, policy: PublishPolicy
-) -> tuple[tuple[AllocatableDevice, ...], tuple[InputError, ...]]:
-    devices: dict[str, AllocatableDevice] = {}
-    problems: list[InputError] = []
+    Args:
+        inventory: of the node.
+        policy: of the node; without one, whole cards.
+        kept: names of devices that claims hold: they are there even against the policy, as long
+            as the card could be offered that way.
+    """
+    policy = policy or PublishPolicy()
+    taken: set[str] = set()
+    offers = []
     for gpu in ordered_gpus(inventory, policy.order):
-        if gpu.key in policy.excluded:
-            continue
-        obj = f"GPU {gpu.key or gpu.index}"
         try:
-            name = gpu_name(gpu)
+            name = _unique_name(gpu, taken)
         except InputError as error:
-            problems.append(error.within(obj=obj))
+            # A card that is not wanted may be called anything.
+            problems = (error.within(obj=_label(gpu)),) if policy.of(gpu).kinds else ()
+            offers.append(CardOffer(gpu=gpu, problems=problems))
             continue
-        if name in devices:
-            problems.append(
-                InputError(
-                    f"another card is device {name} already",
-                    obj=obj,
-                    hint="declare distinct names",
-                )
-            )
-            continue
-        devices[name] = AllocatableDevice(name=name, kind=DeviceKind.WHOLE, gpu=gpu)
-    return tuple(devices.values()), tuple(problems)
+        taken.add(name)
+        offers.append(_offer(gpu, name, policy.of(gpu), kept))
+    return tuple(offers)
 
 
-def ordered_gpus(inventory: Inventory, order: DeviceOrder) -> tuple[Gpu, ...]:
-    """The cards in the order of the policy."""
-    topology = Topology.of(inventory)
-    levels: tuple[Callable[[Gpu], Hashable | None], ...] = (
-        lambda gpu: topology.domains.get(gpu.key),
-        lambda gpu: topology.islands.get(gpu.key),
-        lambda gpu: gpu.numa_node,
-        lambda gpu: gpu.pci.root if gpu.pci else None,
-        lambda gpu: topology.switches.get(gpu.key),
-        lambda gpu: topology.pairs.get(gpu.key),
+def _unique_name(gpu: Gpu, taken: Collection[str]) -> str:
+    name = gpu_name(gpu)
+    if name in taken:
+        raise InputError(f"another card is device {name} already", hint="declare distinct names")
+    return name
+
+
+def _offer(gpu: Gpu, name: str, forms: CardForms, kept: Collection[str]) -> CardOffer:
+    wanted, problems = _named(_card_devices(gpu, name, forms))
+    names = {device.name for device in wanted}
+    held = set(kept) - names
+    extra: list[AllocatableDevice] = []
+    if held:
+        everything, _ = _named(_card_devices(gpu, name, EVERYTHING.forms))
+        extra = [device for device in everything if device.name in held]
+    obj = _label(gpu)
+    return CardOffer(
+        gpu=gpu,
+        devices=(*wanted, *extra),
+        withdrawn=frozenset(device.name for device in extra),
+        problems=tuple(error.within(obj=obj) for error in problems),
     )
-    gpus = sorted(inventory.gpus, key=_address)
-    sizes = [_sizes(level(gpu) for gpu in gpus) for level in levels]
-    first: dict[tuple[int, Hashable], tuple[str, str]] = {}
-    for gpu in gpus:
-        for number, level in enumerate(levels):
-            first.setdefault((number, level(gpu)), _address(gpu))
 
-    def weight(gpu: Gpu) -> tuple[object, ...]:
-        # Level by level: small sets before large ones, then set by set, so that the cards of one
-        # set lie side by side.
-        return (
-            *(
-                (sizes[number].get(level(gpu), 1), first[number, level(gpu)])
-                for number, level in enumerate(levels)
-            ),
-            _address(gpu),
+
+def _named(
+    devices: Iterator[AllocatableDevice],
+) -> tuple[list[AllocatableDevice], list[InputError]]:
+    """Those whose name the API takes; a declared card's name may be too long with its ending."""
+    good: list[AllocatableDevice] = []
+    problems: list[InputError] = []
+    for device in devices:
+        try:
+            check_dns_label(device.name, "name")
+        except InputError as error:
+            problems.append(error)
+            continue
+        good.append(device)
+    return good, problems
+
+
+def _label(gpu: Gpu) -> str:
+    return f"GPU {gpu.key or gpu.index}"
+
+
+def _card_devices(gpu: Gpu, name: str, forms: CardForms) -> Iterator[AllocatableDevice]:
+    kinds = possible_kinds(gpu, forms)
+    if DeviceKind.WHOLE in kinds:
+        yield AllocatableDevice(name=name, kind=DeviceKind.WHOLE, gpu=gpu)
+    if DeviceKind.MIG in kinds and gpu.mig is not None:
+        make = _instances if forms.mig is MigMode.STATIC else _placements
+        yield from make(gpu, name, gpu.mig)
+    if DeviceKind.SHARE in kinds:
+        yield AllocatableDevice(
+            name=f"{name}-share",
+            kind=DeviceKind.SHARE,
+            gpu=gpu,
+            memory_oversubscription=forms.memory_oversubscription,
+        )
+    if DeviceKind.MONITOR in kinds:
+        yield AllocatableDevice(name=f"{name}-monitor", kind=DeviceKind.MONITOR, gpu=gpu)
+
+
+def possible_kinds(gpu: Gpu, forms: CardForms) -> frozenset[DeviceKind]:
+    """The wanted forms that the card can have in the MIG mode in which it is now."""
+    unparted = forms.kinds - {DeviceKind.MIG}
+    parted = forms.kinds - {DeviceKind.WHOLE, DeviceKind.SHARE}
+    mig = gpu.mig
+    if mig is None or not mig.profiles:
+        return unparted
+    if forms.mig is MigMode.STATIC and DeviceKind.MIG in forms.kinds:
+        # Whoever made the instances decides; with the mode on, the card does not compute as one.
+        return parted if mig.enabled else unparted
+    if mig.needs_reset:
+        return parted if mig.enabled else unparted
+    return forms.kinds
+
+
+# --- MIG ----------------------------------------------------------------------------------------
+
+
+def _placements(gpu: Gpu, name: str, mig: MigInfo) -> Iterator[AllocatableDevice]:
+    """Every place of every profile, small profiles first, the place that blocks least first."""
+    words = profile_words(mig)
+    for profile in sorted(mig.profiles, key=_size):
+        for place in sorted(profile.placements, key=lambda at: (_blocked(mig, at), at.start)):
+            yield AllocatableDevice(
+                name=f"{name}-mig-{words[profile.id]}-{place.start}",
+                kind=DeviceKind.MIG,
+                gpu=gpu,
+                profile=profile,
+                placement=place,
+            )
+
+
+def _instances(gpu: Gpu, name: str, mig: MigInfo) -> Iterator[AllocatableDevice]:
+    """The instances that can be used: of a known profile, with a compute instance."""
+    words = profile_words(mig)
+    for instance in sorted(mig.instances or (), key=lambda one: one.placement):
+        profile = mig.profile(instance.profile_id)
+        if profile is None or instance.compute_instance_id is None:
+            continue
+        yield AllocatableDevice(
+            name=f"{name}-mig-{words[profile.id]}-{instance.placement.start}",
+            kind=DeviceKind.MIG,
+            gpu=gpu,
+            profile=profile,
+            placement=instance.placement,
+            instance=instance,
         )
 
-    kept = sorted(gpus, key=weight)
-    return tuple(kept) if order is DeviceOrder.KEEP_SETS else _spread(kept, topology)
+
+def profile_words(mig: MigInfo) -> Mapping[int, str]:
+    """How each profile is called in names of devices, by its id: ``1g.10gb+me`` → ``1g10gb-me``.
+
+    Profiles are told apart by id. Where two would be called alike, the lowest id has the plain
+    word and the others add their id.
+    """
+    words: dict[int, str] = {}
+    used: Counter[str] = Counter()
+    for profile in sorted(mig.profiles, key=lambda one: one.id):
+        plain = _NOT_NAME.sub("-", profile.name.lower().replace(".", "")).strip("-")
+        used[plain] += 1
+        words[profile.id] = plain if used[plain] == 1 else f"{plain}-p{profile.id}"
+    return words
 
 
-def _spread(gpus: list[Gpu], topology: Topology) -> tuple[Gpu, ...]:
-    """Round robin over PCIe switches (or roots where there is none)."""
-    turns: dict[Hashable, int] = {}
-    keyed = []
-    for place, gpu in enumerate(gpus):
-        bucket = topology.switches.get(gpu.key) or (gpu.pci.root if gpu.pci else None) or gpu.key
-        turn = turns.get(bucket, 0)
-        turns[bucket] = turn + 1
-        keyed.append((turn, place, gpu))
-    return tuple(gpu for _, _, gpu in sorted(keyed, key=lambda entry: entry[:2]))
+def _size(profile: MigProfile) -> tuple[int, int, int]:
+    return (profile.compute_slices, profile.memory_bytes or 0, profile.id)
 
 
-def _sizes(values: Iterable[Hashable | None]) -> Counter[Hashable]:
-    return Counter(value for value in values if value is not None)
-
-
-def _address(gpu: Gpu) -> tuple[str, str]:
-    return (gpu.pci.bus_id if gpu.pci else "", gpu.key)
+def _blocked(mig: MigInfo, place: Placement) -> int:
+    """Compute slices of all the places that cannot be had beside this one."""
+    end = place.start + place.size
+    return sum(
+        profile.compute_slices
+        for profile in mig.profiles
+        for other in profile.placements
+        if other.start < end and place.start < other.start + other.size
+    )

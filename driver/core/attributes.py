@@ -13,9 +13,10 @@ from gpudra.api.attributes import AttributeValue
 from gpudra.api.errors import InputError
 from gpudra.api.names import MAX_ATTRIBUTE_VALUE_LENGTH
 from gpudra.api.quantity import Quantity
-from gpudra.api.resource_v1 import DeviceCapacity
+from gpudra.api.resource_v1 import CapacityRange, CapacityRequestPolicy, DeviceCapacity
 from gpudra.api.semver import Semver
 from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
+from gpudra.driver.core.forms import ONE
 from gpudra.driver.core.topology import Topology
 
 STANDARD = "resource.kubernetes.io"
@@ -26,6 +27,9 @@ _MAX_NUMA_NODE = 1024  # KEP-6072: ids below 1024, never -1
 
 EVERY = frozenset(DeviceKind)
 CARDS = frozenset({DeviceKind.WHOLE, DeviceKind.SHARE, DeviceKind.MONITOR})
+PARTS = frozenset({DeviceKind.MIG})
+SHARES = frozenset({DeviceKind.SHARE})
+_MIB = 1024 * 1024
 
 Read = Callable[[AllocatableDevice, Topology], AttributeValue | None]
 
@@ -55,14 +59,14 @@ class AttributeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacitySpec:
-    """One row of the table of capacities."""
+    """One row of the table of capacities; ``read`` gives None where the device has none."""
 
     name: str
     kinds: frozenset[DeviceKind]
     when: str
     example: str
     since: str
-    read: Callable[[AllocatableDevice], Quantity | None]
+    read: Callable[[AllocatableDevice], DeviceCapacity | None]
 
 
 def _text(value: str | None) -> str | None:
@@ -106,6 +110,17 @@ def _mig_capable(device: AllocatableDevice, _: Topology) -> bool:
     return device.gpu.mig is not None and bool(device.gpu.mig.profiles)
 
 
+def _uuid(device: AllocatableDevice, _: Topology) -> str | None:
+    if device.kind is DeviceKind.MIG:
+        return _text(device.instance.uuid) if device.instance else None
+    return _text(device.gpu.uuid)
+
+
+def _oversubscription(device: AllocatableDevice, _: Topology) -> str | None:
+    factor = device.memory_oversubscription
+    return f"{factor.normalize():f}" if factor > ONE else None
+
+
 def _fabric_cluster(device: AllocatableDevice, _: Topology) -> str | None:
     fabric = device.gpu.fabric
     return fabric.cluster_uuid if fabric and fabric.usable else None
@@ -136,10 +151,33 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
     _row(
         "uuid",
         "string",
-        "the card has one",
+        "the card has one; on a MIG device that of its instance, which one that is made on demand does not have yet",
+        "GPU-2f9d6f9e-5a9c-5d0e-9f0c-6c1a2b3c4d5e",
+        _uuid,
+    ),
+    _row(
+        "parentUUID",
+        "string",
+        "the card has a uuid; that of the card of which the device is a part",
         "GPU-2f9d6f9e-5a9c-5d0e-9f0c-6c1a2b3c4d5e",
         lambda device, _: _text(device.gpu.uuid),
-        kinds=CARDS,
+        kinds=PARTS,
+    ),
+    _row(
+        "profile",
+        "string",
+        "always",
+        "1g.10gb+me",
+        lambda device, _: _text(device.profile.name) if device.profile else None,
+        kinds=PARTS,
+    ),
+    _row(
+        "profileId",
+        "int",
+        "always; the driver's number, since two profiles may have one name",
+        "20",
+        lambda device, _: device.profile.id if device.profile else None,
+        kinds=PARTS,
     ),
     _row(
         "index",
@@ -197,6 +235,22 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
         kinds=frozenset({DeviceKind.WHOLE}),
     ),
     _row(
+        "isolation",
+        "string",
+        "always; parts of a card are kept apart by the hardware",
+        "mig",
+        lambda _device, _topology: "mig",
+        kinds=PARTS,
+    ),
+    _row(
+        "memoryOversubscription",
+        "string",
+        "the node's policy lets shares together reserve so many times the card's memory",
+        "1.5",
+        _oversubscription,
+        kinds=SHARES,
+    ),
+    _row(
         "unifiedMemory",
         "bool",
         "the card shares the host's memory and reports none of its own",
@@ -223,6 +277,7 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
         "NVLink reaches another card; one text for all that reach each other",
         "4f1d0c2b9a8e7d66",
         lambda device, topology: topology.domains.get(device.gpu.key),
+        kinds=CARDS,
     ),
     _row(
         "nvlinkIsland",
@@ -230,6 +285,7 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
         "the card is in a set in which every card reaches every other in one hop",
         "4f1d0c2b9a8e7d66",
         lambda device, topology: topology.islands.get(device.gpu.key),
+        kinds=CARDS,
     ),
     _row(
         "nvlinkPair",
@@ -237,6 +293,7 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
         "an NVLink bridge joins the card to exactly one other",
         "4f1d0c2b9a8e7d66",
         lambda device, topology: topology.pairs.get(device.gpu.key),
+        kinds=CARDS,
     ),
     _row(
         "fabricCluster",
@@ -244,6 +301,7 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
         "the card is registered in a multi-node NVLink fabric",
         "a1b2c3d4-0000-4000-8000-00000000c001",
         _fabric_cluster,
+        kinds=CARDS,
     ),
     _row(
         "fabricClique",
@@ -251,6 +309,7 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
         "the card is registered in a multi-node NVLink fabric",
         "4026",
         _fabric_clique,
+        kinds=CARDS,
     ),
     _row(
         PCI_BUS_ID,
@@ -269,17 +328,96 @@ ATTRIBUTES: tuple[AttributeSpec, ...] = (
     _row(NUMA_NODE, "int", "the kernel knows it (not -1)", "0", _numa_node),
 )
 
+_SHARE_COMPUTE = DeviceCapacity(
+    value=Quantity.of(100),
+    request_policy=CapacityRequestPolicy(
+        default=Quantity.of(0),
+        valid_range=CapacityRange(min=Quantity.of(0), step=Quantity.of(1)),
+    ),
+)
+
+
+def _memory(device: AllocatableDevice) -> DeviceCapacity | None:
+    """Of the card; of a part that of its profile."""
+    part = device.kind is DeviceKind.MIG
+    source = device.profile if part else device.gpu
+    size = source.memory_bytes if source else None
+    return DeviceCapacity(value=Quantity.bytes(size)) if size else None
+
+
+def _share_memory(device: AllocatableDevice) -> DeviceCapacity | None:
+    """Rounded down to MiB; a claim that asks for nothing gets the whole card's.
+
+    With oversubscription there is more to reserve than the card has, but not for one claim.
+    """
+    size = (device.gpu.memory_bytes or 0) // _MIB
+    if not size:
+        return None
+    total = int(size * device.memory_oversubscription)
+    card = Quantity.bytes(size * _MIB)
+    return DeviceCapacity(
+        value=Quantity.bytes(total * _MIB),
+        request_policy=CapacityRequestPolicy(
+            default=card,
+            valid_range=CapacityRange(
+                min=Quantity.bytes(_MIB),
+                max=card if total > size else None,
+                step=Quantity.bytes(_MIB),
+            ),
+        ),
+    )
+
+
+def _engine(field: str) -> Callable[[AllocatableDevice], DeviceCapacity | None]:
+    def read(device: AllocatableDevice) -> DeviceCapacity | None:
+        amount = getattr(device.profile.engines, field) if device.profile else None
+        return None if amount is None else DeviceCapacity(value=Quantity.of(amount))
+
+    return read
+
+
+def _engine_row(name: str, field: str, example: str) -> CapacitySpec:
+    return CapacitySpec(
+        name=name,
+        kinds=PARTS,
+        when="the driver tells it",
+        example=example,
+        since="0.1",
+        read=_engine(field),
+    )
+
+
 CAPACITIES: tuple[CapacitySpec, ...] = (
     CapacitySpec(
         name="memory",
-        kinds=frozenset({DeviceKind.WHOLE}),
+        kinds=frozenset({DeviceKind.WHOLE, DeviceKind.MIG}),
         when="the card tells it",
         example="81559Mi",
         since="0.1",
-        read=lambda device: (
-            Quantity.bytes(device.gpu.memory_bytes) if device.gpu.memory_bytes else None
-        ),
+        read=_memory,
     ),
+    CapacitySpec(
+        name="memory",
+        kinds=SHARES,
+        when="the card tells it; whole MiB are reserved, everything if the claim does not say",
+        example="81559Mi",
+        since="0.1",
+        read=_share_memory,
+    ),
+    CapacitySpec(
+        name="compute",
+        kinds=SHARES,
+        when="always; percent points are reserved, none if the claim does not say",
+        example="100",
+        since="0.1",
+        read=lambda _: _SHARE_COMPUTE,
+    ),
+    _engine_row("multiprocessors", "multiprocessors", "16"),
+    _engine_row("copyEngines", "copy_engines", "1"),
+    _engine_row("decoders", "decoders", "1"),
+    _engine_row("encoders", "encoders", "0"),
+    _engine_row("jpegEngines", "jpeg_engines", "1"),
+    _engine_row("ofaEngines", "ofa_engines", "0"),
 )
 
 
@@ -295,13 +433,14 @@ def device_attributes(device: AllocatableDevice, topology: Topology) -> dict[str
 
 
 def device_capacity(device: AllocatableDevice) -> dict[str, DeviceCapacity]:
-    """All capacities of a device."""
+    """All capacities of a device; those of its declaration belong to the whole card."""
     values: dict[str, DeviceCapacity] = {}
     for spec in CAPACITIES:
         if device.kind in spec.kinds:
             amount = spec.read(device)
             if amount is not None:
-                values[spec.name] = DeviceCapacity(value=amount)
-    for name, amount in device.gpu.capacity.items():
-        values[name] = DeviceCapacity(value=amount)
+                values[spec.name] = amount
+    if device.kind is DeviceKind.WHOLE:
+        for name, amount in device.gpu.capacity.items():
+            values[name] = DeviceCapacity(value=amount)
     return values

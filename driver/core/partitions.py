@@ -9,12 +9,12 @@ that the layouts which the counters allow are exactly those that the hardware al
 The totals of engines are the widest profile's: NVML tells no others, and no layout can use more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpudra.api.quantity import Quantity
 from gpudra.api.resource_v1 import Counter, CounterConsumption, CounterSet
 from gpudra.driver.core.allocatable import gpu_name
-from gpudra.driver.core.inventory import Engines, Gpu, MigInfo, MigProfile, Placement
+from gpudra.driver.core.inventory import Engines, Gpu, MigInfo, MigInstance, MigProfile, Placement
 
 MEMORY_SLICE = "memory-slice-"
 COMPUTE_SLICES = "compute-slices"
@@ -30,14 +30,22 @@ _ENGINES = {
 }
 
 
-def counter_set(gpu: Gpu, *, partitioned: bool) -> CounterSet:
+def counter_set(gpu: Gpu, *, partitioned: bool, in_use: Iterable[MigInstance] = ()) -> CounterSet:
     """Everything of a card that its forms can take.
 
     Args:
         gpu: the card.
         partitioned: whether MIG placements are among its forms.
+        in_use: instances that are not ours: what they take is not there to be taken.
     """
-    amounts = dict(_totals(gpu.mig)) if partitioned and gpu.mig is not None else {CARD: 1}
+    amounts = {CARD: 1}
+    if partitioned and gpu.mig is not None:
+        amounts = dict(_totals(gpu.mig))
+        for instance in in_use:
+            profile = gpu.mig.profile(instance.profile_id)
+            for name, amount in _taken(profile, instance.placement).items():
+                if name in amounts:
+                    amounts[name] = max(0, amounts[name] - amount)
     return CounterSet(name=gpu_name(gpu), counters=_counters(amounts))
 
 
@@ -50,10 +58,26 @@ def consume_placement(
     everything: CounterSet, profile: MigProfile, place: Placement
 ) -> tuple[CounterConsumption, ...]:
     """What one MIG instance takes. Counters that it takes nothing of are left out."""
-    amounts = {f"{MEMORY_SLICE}{place.start + number}": 1 for number in range(place.size)}
-    amounts |= {COMPUTE_SLICES: profile.compute_slices, **dict(_engines(profile.engines))}
+    amounts = _taken(profile, place)
     taken = {name: amount for name, amount in amounts.items() if name in everything.counters}
     return (CounterConsumption(counter_set=everything.name, counters=_counters(taken)),)
+
+
+def fits(everything: CounterSet, taken: Iterable[CounterConsumption]) -> bool:
+    """Whether an otherwise free card has what a device takes."""
+    return all(
+        amount.value <= everything.counters[name].value
+        for entry in taken
+        for name, amount in entry.counters.items()
+    )
+
+
+def _taken(profile: MigProfile | None, place: Placement) -> dict[str, int]:
+    """What an instance takes; of an unknown profile at least its memory is known."""
+    amounts = {f"{MEMORY_SLICE}{place.start + number}": 1 for number in range(place.size)}
+    if profile is not None:
+        amounts |= {COMPUTE_SLICES: profile.compute_slices, **dict(_engines(profile.engines))}
+    return amounts
 
 
 def _totals(mig: MigInfo) -> Iterator[tuple[str, int]]:

@@ -26,6 +26,8 @@ from gpudra.driver.core.edits import ContainerEdits, merge
 from gpudra.driver.core.inventory import NVIDIA
 
 CDI_FILE = "cdi-file"
+# The forms that `plan` can make ready; the agent publishes no others, whatever the policy says.
+PREPARABLE = frozenset({DeviceKind.WHOLE})
 PLANNED = "planned"
 DONE = "done"
 
@@ -219,7 +221,7 @@ def _device_of(
 def _check_form(
     claim: ClaimAllocation, result: DeviceRequestAllocationResult, device: AllocatableDevice
 ) -> None:
-    if device.kind is not DeviceKind.WHOLE:
+    if device.kind not in PREPARABLE:
         raise ClaimError(
             f"device {result.device} is of type {device.kind}, this version prepares whole GPUs",
             obj=claim.label,

@@ -23,6 +23,7 @@ from gpudra.api.names import (
     check_pool_name,
 )
 from gpudra.api.resource_v1 import (
+    NO_SCHEDULE,
     CounterSet,
     Device,
     DeviceTaint,
@@ -30,44 +31,31 @@ from gpudra.api.resource_v1 import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from gpudra.driver.core.allocatable import (
-    AllocatableDevice,
-    PublishPolicy,
-    allocatable_devices,
-    naming_problems,
-)
-from gpudra.driver.core.attributes import device_attributes, device_capacity
+from gpudra.driver.core.allocatable import card_offers
+from gpudra.driver.core.cards import MigPlace, PublishContext, published_card
+from gpudra.driver.core.features import ALL_FEATURES, ServerFeatures
+from gpudra.driver.core.forms import PublishPolicy
 from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.slicelimits import check_counter_sets, check_devices, has_details
-from gpudra.driver.core.taints import inventory_taints, keeps_off
+from gpudra.driver.core.taints import LOST, WITHDRAWN, cause_taint
 from gpudra.driver.core.topology import Topology
+
+__all__ = [
+    "ALL_FEATURES",
+    "DRIVER_NAME",
+    "DesiredPool",
+    "DesiredSlice",
+    "ServerFeatures",
+    "build_pool",
+    "cut_pool",
+    "resource_slices",
+    "slice_base_name",
+]
 
 DRIVER_NAME = "gpu.gpudra.io"
 _MAX_SLICE_NAME = 253
 _NO_TAINTS: Mapping[str, tuple[DeviceTaint, ...]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFeatures:
-    """What the API server keeps of a slice; found out by a dry-run write, never guessed.
-
-    Attributes:
-        counters: ``sharedCounters`` and ``consumesCounters`` (DRAPartitionableDevices).
-        consumable_capacity: ``allowMultipleAllocations`` with request policies
-            (DRAConsumableCapacity).
-        device_taints: ``taints`` (DRADeviceTaints).
-        list_attributes: list-valued attributes (DRAListTypeAttributes).
-    """
-
-    counters: bool = False
-    consumable_capacity: bool = False
-    device_taints: bool = False
-    list_attributes: bool = False
-
-
-ALL_FEATURES = ServerFeatures(
-    counters=True, consumable_capacity=True, device_taints=True, list_attributes=True
-)
+_NOTHING_KEPT: Mapping[str, Device] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +101,8 @@ def build_pool(
     driver: str = DRIVER_NAME,
     policy: PublishPolicy | None = None,
     taints: Mapping[str, tuple[DeviceTaint, ...]] = _NO_TAINTS,
+    own_mig: frozenset[MigPlace] = frozenset(),
+    kept: Mapping[str, Device] = _NOTHING_KEPT,
 ) -> DesiredPool:
     """The pool of a node.
 
@@ -124,46 +114,57 @@ def build_pool(
         node_name: also the name of the pool.
         features: what the server keeps.
         driver: its name is the domain of attributes and taints.
-        policy: of the node.
+        policy: of the node; without one, whole cards.
         taints: further taints, by name of the device. Names that are not published are ignored.
+        own_mig: where claims of ours have MIG instances. What else is there is somebody else's,
+            and nothing is offered over it.
+        kept: devices that are listed now and that claims hold, by name. They stay, tainted, even
+            if policy or hardware offer them no more: the scheduler would take a device that
+            vanishes for free, with all that it takes from its card.
 
     Raises:
         InputError: the name of the node or of the driver is not one.
     """
-    topology = Topology.of(inventory)
-    problems = [str(error) for error in naming_problems(inventory, policy)]
-    groups: dict[str, list[Device]] = {}
-    for device in allocatable_devices(inventory, policy):
-        marks = (*inventory_taints(device.gpu, driver), *taints.get(device.name, ()))
-        made = _device(device, topology, marks, features)
-        try:
-            check_devices([made] if made else [])
-        except InputError as error:
-            problems.append(str(error))
-            continue
-        if made is not None:
-            groups.setdefault(device.gpu.key, []).append(made)
+    policy = policy or PublishPolicy()
+    context = PublishContext(
+        driver=driver,
+        features=features,
+        topology=Topology.of(inventory),
+        managed=policy.managed,
+        taints=taints,
+        own_mig=own_mig,
+    )
+    cards = [
+        published_card(offer, context) for offer in card_offers(inventory, policy, kept=kept.keys())
+    ]
+    problems = [str(error) for card in cards for error in card.problems]
+    if policy.managed and not features.device_taints:
+        problems.append("managed mode needs device taints, which this API server does not keep")
+    listed = {device.name for card in cards for device in card.devices}
+    ghosts = [
+        _ghost(device, driver, features)
+        for name, device in sorted(kept.items())
+        if name not in listed
+    ]
     pool = cut_pool(
-        driver=driver, pool=node_name, node_name=node_name, groups=list(groups.values())
+        driver=driver,
+        pool=node_name,
+        node_name=node_name,
+        groups=[card.devices for card in cards if card.devices] + ([ghosts] if ghosts else []),
+        counter_sets=[card.counters for card in cards if card.counters],
     )
     return dataclasses.replace(pool, problems=tuple(problems))
 
 
-def _device(
-    device: AllocatableDevice,
-    topology: Topology,
-    taints: tuple[DeviceTaint, ...],
-    features: ServerFeatures,
-) -> Device | None:
-    if not features.device_taints:
-        if any(keeps_off(taint) for taint in taints):
-            return None
-        taints = ()
-    return Device(
-        name=device.name,
-        attributes=device_attributes(device, topology),
-        capacity=device_capacity(device),
-        taints=taints,
+def _ghost(device: Device, driver: str, features: ServerFeatures) -> Device:
+    """A device whose card is gone, as it was listed last: nothing else can be had of that card."""
+    keys = {f"{driver}/{cause}" for cause in (LOST, WITHDRAWN)}
+    marks = (
+        *(taint for taint in device.taints if taint.key not in keys),
+        cause_taint(driver, LOST, effect=NO_SCHEDULE),
+    )
+    return dataclasses.replace(
+        device, consumes_counters=(), taints=marks if features.device_taints else ()
     )
 
 

@@ -17,15 +17,16 @@ from gpudra.driver.core.allocatable import (
     gpu_name,
 )
 from gpudra.driver.core.attributes import ATTRIBUTES, CAPACITIES
+from gpudra.driver.core.forms import EVERYTHING
 from gpudra.driver.core.inventory import Gpu, Inventory
 from gpudra.driver.core.resourceslices import ALL_FEATURES, build_pool
 from gpudra.driver.core.slicediff import plan_slices
 from gpudra.driver.devicelib.simulated import build_inventory, load_hardware, profile_names
 
 
-def _published(profile: str) -> tuple[Device, ...]:
+def _published(profile: str, policy: PublishPolicy | None = None) -> tuple[Device, ...]:
     inventory = build_inventory(load_hardware(profile), node_name="n")
-    return build_pool(inventory, node_name="n", features=ALL_FEATURES).devices
+    return build_pool(inventory, node_name="n", features=ALL_FEATURES, policy=policy).devices
 
 
 def test_names_are_made_of_the_uuid() -> None:
@@ -75,13 +76,13 @@ def test_the_table_tells_the_truth_about_names_and_types() -> None:
     assert len(table) == len(ATTRIBUTES)
     seen: set[str] = set()
     for profile in profile_names():
-        for device in _published(profile):
+        for device in _published(profile, EVERYTHING):
             seen |= device.attributes.keys()
             for name, value in device.attributes.items():
                 assert type(value) is kinds[table[name].type]
             assert set(device.capacity) <= {spec.name for spec in CAPACITIES}
-    # No shipped profile has a card with unified memory.
-    assert table.keys() - seen <= {"unifiedMemory"}
+    # No shipped profile has a card with unified memory, and the default gives away none.
+    assert table.keys() - seen <= {"unifiedMemory", "memoryOversubscription"}
     for spec in ATTRIBUTES:
         check_qualified_name(spec.name, "name")
         if spec.type == "int":
