@@ -12,7 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpudra.kubelet_plugin.checkpoint_file import CheckpointFile, Content, Encoded, encode_record
+from gpudra.kubelet_plugin.checkpoint_file import (
+    CheckpointFile,
+    Content,
+    Encoded,
+    Loaded,
+    encode_record,
+)
 from gpudra.kubelet_plugin.records import Changes, ClaimRecord, Records
 
 Blocking = Callable[..., Awaitable[Any]]
@@ -64,40 +70,46 @@ class Checkpoint:
         """Every claim by uid, reservations that are on their way to the disk included."""
         return self._view
 
-    def load(self) -> Content | None:
+    def load(self) -> Loaded:
         """Reads the disk and replaces the view. Blocks; used at start and by ``refresh``.
 
         Raises:
-            DamagedError: the file cannot be trusted.
             StateError: it cannot be read.
         """
         signature = self.file.signature()
-        content = self.file.load()
-        self.adopt(content or Content(), signature=signature)
-        return content
-
-    def adopt(self, content: Content, *, signature: object = None) -> None:
-        """Takes over content that was read or rebuilt; the next commit writes all of it."""
+        loaded = self.file.load()
+        self.adopt(loaded.content or Content())
         self._signature = signature
+        return loaded
+
+    def adopt(self, content: Content) -> None:
+        """Takes over content that was read or rebuilt; the next commit writes all of it."""
         self._stored = dict(content.claims)
         self._view = dict(content.claims)
         self._encoded = {uid: encode_record(record) for uid, record in content.claims.items()}
         self._extra = content.extra
         self._sequence = max(self._sequence, content.sequence)
 
-    def refresh(self) -> bool:
+    def refresh(self) -> Loaded | None:
         """Reads again if another instance wrote meanwhile. Only while nothing is being committed.
 
+        What this process knows stays in force while a file is damaged: its next commit writes all
+        of it.
+
         Returns:
-            Whether anything was read.
+            What was read; None if nobody wrote.
 
         Raises:
-            StateError: what the other instance wrote cannot be read.
+            StateError: the system does not let us read.
         """
         if self._queue or self._writer is not None or self.file.signature() == self._signature:
-            return False
-        self.load()
-        return True
+            return None
+        signature = self.file.signature()
+        loaded = self.file.load()
+        if not loaded.damaged and loaded.content is not None:
+            self.adopt(loaded.content)
+        self._signature = signature
+        return loaded
 
     async def commit(self, changes: Changes, *, durable: bool = True) -> None:
         """Stores records (None removes one).
@@ -138,7 +150,9 @@ class Checkpoint:
         began = self._monotonic()
         durable = any(commit.durable for commit in batch)
         try:
-            signature = await self._blocking(self._save, content, durable)
+            # Content that is not synced goes to the page cache: a thread would cost more.
+            save = self._blocking if durable else _at_once
+            signature = await save(self._save, content, durable)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it was, those who wait must know
@@ -166,6 +180,10 @@ class Checkpoint:
         for commit in batch:
             if not commit.done.done():
                 commit.done.set_exception(error)
+
+
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 def _apply(records: dict[str, ClaimRecord], changes: Changes) -> None:

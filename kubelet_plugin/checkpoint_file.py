@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoint on disk: format, reading, writing, and what is damaged.
 
-Two files of the same format::
+Two files of the same format, ``checkpoint.0.json`` and ``checkpoint.1.json``, written in turns and
+in place: while one is written, the other holds the last content that is safe on the disk. That is
+as atomic as writing aside and renaming, and costs the disk half as much (no name changes), see
+docs/decisions/0010-one-sync-per-prepare.md.
 
-    checkpoint.json           survives a power cut: content and name are synced
-    checkpoint.volatile.json  survives a killed process; neither synced nor atomic
+A file is two lines of JSON and padding. The first is the header: kind, version, a sequence number,
+whether the content was synced, and the CRC-32 of these and of the second line as it stands in the
+file, so that fields which a later version adds never make a file look damaged. The second line
+holds the boot id and the claims. The readable file with the higher sequence number counts.
 
-A file is two lines of JSON. The first is the header: kind, version, a sequence number, and the
-CRC-32 of the second line as it stands in the file, so that fields which a later version adds
-never make a file look damaged. The second holds the boot id and the claims.
-
-The file with the higher sequence number counts. The volatile one takes reservations whose steps
-leave nothing behind after a power cut (a CDI file is written anew at start): it costs 0.2 ms where
-a synced write costs several, see docs/decisions/0010-one-sync-per-prepare.md. A damaged volatile
-file is ignored: the durable one is complete as of the last answer that was given, and what a
-lost reservation may have left behind is a CDI file that belongs to no claim, removed at start.
+Content that is not synced survives a killed process, but not a power cut. It goes where the next
+synced content will go, so it never takes the place of the last safe one.
 """
 
 import zlib
@@ -31,8 +29,10 @@ from gpudra.kubelet_plugin.records import ClaimRecord
 
 KIND = "gpudra-checkpoint"
 VERSION = 1
-DURABLE_NAME = "checkpoint.json"
-VOLATILE_NAME = "checkpoint.volatile.json"
+NAMES = ("checkpoint.0.json", "checkpoint.1.json")
+# A file grows in these steps, so that writing in place needs no new blocks, even on a full disk.
+_BLOCK = 16 * 1024
+_HEADER_BYTES = 256
 
 
 class DamagedError(StateError):
@@ -45,12 +45,14 @@ class Content:
 
     Attributes:
         sequence: grows with every write, across processes.
+        durable: whether it was synced.
         boot_id: the boot in which it was written.
         claims: records by claim uid.
         extra: fields of the body that this version does not know, written back as they are.
     """
 
     sequence: int = 0
+    durable: bool = True
     boot_id: str = ""
     claims: Mapping[str, ClaimRecord] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Encoded:
     claims: Mapping[str, bytes]
     extra: Mapping[str, Any]
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, *, durable: bool = True) -> bytes:
         """Header and body."""
         claims = b",".join(b'"%b":%b' % (uid.encode(), raw) for uid, raw in self.claims.items())
         rest = orjson.dumps({"bootID": self.boot_id, **self.extra})
@@ -74,9 +76,14 @@ class Encoded:
             "kind": KIND,
             "version": VERSION,
             "sequence": self.sequence,
-            "crc32": f"{zlib.crc32(body):08x}",
+            "durable": durable,
+            "crc32": _checksum(self.sequence, durable, body),
         }
         return orjson.dumps(header) + b"\n" + body + b"\n"
+
+
+def _checksum(sequence: object, durable: object, body: bytes) -> str:
+    return f"{zlib.crc32(body, zlib.crc32(f'{VERSION} {sequence} {durable}'.encode())):08x}"
 
 
 def encode_record(record: ClaimRecord) -> bytes:
@@ -90,7 +97,8 @@ def decode(raw: bytes, name: str) -> Content:
     Raises:
         DamagedError: cut, changed, not ours, or from a newer version; the message says which.
     """
-    header_line, _, body_line = raw.partition(b"\n")
+    header_line, _, rest = raw.partition(b"\n")
+    body_line = rest.partition(b"\n")[0]
     header = _object(header_line, name, "the first line is not JSON")
     if header.get("kind") != KIND:
         raise DamagedError(f"is not a {KIND}", obj=name)
@@ -98,8 +106,8 @@ def decode(raw: bytes, name: str) -> Content:
         raise DamagedError(
             f"has version {header.get('version')!r}, this program reads {VERSION}", obj=name
         )
-    body_line = body_line.rstrip(b"\n")
-    if f"{zlib.crc32(body_line):08x}" != header.get("crc32"):
+    sequence, durable = header.get("sequence"), header.get("durable")
+    if _checksum(sequence, durable, body_line) != header.get("crc32"):
         raise DamagedError("does not have the checksum that it states", obj=name)
     body = dict(_object(body_line, name, "the second line is not JSON"))
     try:
@@ -108,7 +116,8 @@ def decode(raw: bytes, name: str) -> Content:
             for uid, record in dict(body.pop("claims", {})).items()
         }
         return Content(
-            sequence=int(header.get("sequence", 0)),
+            sequence=int(str(sequence)),
+            durable=bool(durable),
             boot_id=str(body.pop("bootID", "")),
             claims=claims,
             extra=body,
@@ -127,71 +136,82 @@ def _object(raw: bytes, name: str, otherwise: str) -> Mapping[str, Any]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What lies in the folder.
+
+    Attributes:
+        content: the newest that can be read; None if there is none.
+        damaged: files that cannot be read, and why. The newest content may have been in one.
+    """
+
+    content: Content | None
+    damaged: Mapping[Path, DamagedError] = field(default_factory=dict)
+
+
 class CheckpointFile:
     """The two files in one folder. Blocks; one caller at a time."""
 
     def __init__(self, folder: Path, *, observe: files.Observe = files.ignore) -> None:
         self.folder = folder
         self._observe = observe
-        self._durable = folder / DURABLE_NAME
-        self._volatile = folder / VOLATILE_NAME
+        self._paths = tuple(folder / name for name in NAMES)
+        # Which of the two must not be written next: it holds the last safe content.
+        self._safe: int | None = None
 
-    def load(self) -> Content | None:
-        """The newest content; None if there never was one.
+    def load(self) -> Loaded:
+        """Reads both files.
 
         Raises:
-            DamagedError: the durable file cannot be trusted.
             StateError: the system does not let us read.
         """
-        durable = self._read(self._durable)
-        try:
-            volatile = self._read(self._volatile)
-        except DamagedError:
-            volatile = None
-        found = [one for one in (durable, volatile) if one is not None]
-        return max(found, key=lambda one: one.sequence) if found else None
+        found: dict[int, Content] = {}
+        damaged: dict[Path, DamagedError] = {}
+        for number, path in enumerate(self._paths):
+            try:
+                raw = _read(path)
+                if raw:
+                    found[number] = decode(raw, str(path))
+            except DamagedError as error:
+                damaged[path] = error
+        newest = max(found, key=lambda number: found[number].sequence, default=None)
+        durable = [number for number, content in found.items() if content.durable]
+        self._safe = max(durable, key=lambda number: found[number].sequence, default=newest)
+        return Loaded(None if newest is None else found[newest], damaged)
 
     def save(self, content: Encoded, *, durable: bool) -> None:
-        """Replaces the durable or the volatile file.
+        """Writes the file whose turn it is, and waits for the disk if ``durable``.
 
         Raises:
-            StateError: the system refuses; the durable file is as it was.
+            StateError: the system refuses; the other file still holds the last safe content.
         """
+        number = 0 if self._safe is None else 1 - self._safe
+        files.overwrite(
+            self._paths[number],
+            content.to_bytes(durable=durable),
+            sync=durable,
+            block=_BLOCK,
+            observe=self._observe,
+        )
         if durable:
-            files.write_atomically(
-                self._durable, content.to_bytes(), sync=True, observe=self._observe
-            )
-        else:
-            files.overwrite(self._volatile, content.to_bytes(), observe=self._observe)
+            self._safe = number
 
-    def put_aside(self, suffix: str) -> Path:
-        """Renames the damaged durable file, so that a person can look at it; drops the other.
-
-        Returns:
-            Where it is now.
-        """
-        aside = self._durable.with_name(f"{DURABLE_NAME}.damaged-{suffix}")
-        with files.explained(self._durable, "put aside"):
-            self._durable.replace(aside)
-        files.remove(self._volatile)
+    def put_aside(self, path: Path, suffix: str) -> Path:
+        """Renames a damaged file, so that a person can look at it; where it is now."""
+        aside = path.with_name(f"{path.name}.damaged-{suffix}")
+        with files.explained(path, "put aside"):
+            path.replace(aside)
         return aside
 
-    def signature(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Changes whenever somebody writes one of the files."""
-        return (_signature(self._durable), _signature(self._volatile))
-
-    def _read(self, path: Path) -> Content | None:
-        with files.explained(path, "read"):
-            try:
-                raw = path.read_bytes()
-            except FileNotFoundError:
-                return None
-        return decode(raw, str(path))
+    def signature(self) -> tuple[bytes, ...]:
+        """The headers: different whenever somebody wrote. Times would not do, their grain is coarse."""
+        return tuple(_read(path, _HEADER_BYTES).partition(b"\n")[0] for path in self._paths)
 
 
-def _signature(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return (found.st_ino, found.st_mtime_ns, found.st_size)
+def _read(path: Path, limit: int = -1) -> bytes:
+    with files.explained(path, "read"):
+        try:
+            with path.open("rb", buffering=0) as file:
+                return file.read(limit) or b""
+        except FileNotFoundError:
+            return b""

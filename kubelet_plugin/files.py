@@ -86,23 +86,48 @@ def _write(path: Path, content: bytes, mode: int, *, sync: bool) -> None:
         os.close(file)
 
 
-def overwrite(path: Path, content: bytes, *, observe: Observe = ignore) -> None:
-    """Writes over a file in place: cheap, and neither atomic nor synced.
+def overwrite(
+    path: Path, content: bytes, *, sync: bool, block: int, observe: Observe = ignore
+) -> None:
+    """Writes over a file in place, padded with spaces to whole blocks; it never shrinks.
 
-    A process that is killed inside leaves a mixture, so the content has to carry a checksum and
-    its loss has to be harmless. Renaming over an old file would make ext4 write it out at once.
+    Not atomic: a process that is killed inside leaves a mixture, so the content has to carry a
+    checksum and the caller has to keep the content of before elsewhere.
+
+    Args:
+        path: the file; made if it is not there.
+        content: all of it.
+        sync: whether the content must survive a power cut once this returns.
+        block: bytes; the file's length is a multiple.
+        observe: told ``<file>:written`` and, if so, ``<file>:synced``.
 
     Raises:
-        StateError: the system refuses.
+        StateError: the system refuses; the file is emptied as far as possible.
     """
     with explained(path, "write"):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.pwrite(file, content, 0)
+            size = os.fstat(file).st_size
+            padded = content.ljust(max(size, -(-len(content) // block) * block))
+            _pwrite(file, padded)
             observe(f"{path.name}:written")
-            os.ftruncate(file, len(content))
+            if sync:
+                os.fdatasync(file)
+                observe(f"{path.name}:synced")
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, 0)
+            raise
         finally:
             os.close(file)
+        if sync and size == 0:
+            sync_path(path.parent)
+
+
+def _pwrite(file: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.pwrite(file, view, len(content) - len(view)) :]
 
 
 def sync_path(path: Path) -> None:

@@ -17,10 +17,9 @@ from gpudra.driver.core import cdi, prepare
 from gpudra.driver.core.prepare import ClaimAllocation
 from gpudra.driver.kube.clock import Clock
 from gpudra.driver.observability.logging import bound, get_logger, operation
-from gpudra.kubelet_plugin import files
 from gpudra.kubelet_plugin.cdi_store import CdiStore, FoundFile
 from gpudra.kubelet_plugin.checkpoint import Checkpoint, replaced
-from gpudra.kubelet_plugin.checkpoint_file import Content, DamagedError
+from gpudra.kubelet_plugin.checkpoint_file import Content
 from gpudra.kubelet_plugin.device_state import DeviceState
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, record_of
 
@@ -59,32 +58,31 @@ class Recovery:
         self._store = store
         self._clock = clock
         self._warn = warn
-        self._damaged = False
         self._loaded = False
         self._boot_id = ""
 
     def reread(self) -> None:
         """Takes over what another instance wrote; the instance lock calls it when acquired.
 
-        A damaged file is put aside. At start the state is then rebuilt; later this process still
-        has the state in memory, and its next commit writes all of it.
+        Damaged files are put aside. At start, what they held is then found again by ``start``;
+        later this process still has the state in memory, and its next commit writes all of it.
 
         Raises:
             StateError: the system does not let us read.
         """
-        try:
-            if not self._loaded:
-                content = self._checkpoint.load()
-                self._boot_id = content.boot_id if content else ""
-                self._damaged = content is None
-            else:
-                self._checkpoint.refresh()
-        except DamagedError as error:
+        if self._loaded:
+            loaded = self._checkpoint.refresh()
+        else:
+            loaded = self._checkpoint.load()
+            self._boot_id = loaded.content.boot_id if loaded.content else ""
+        for path, error in (loaded.damaged if loaded else {}).items():
             stamp = self._clock.now().strftime("%Y%m%dT%H%M%SZ")
-            aside = self._checkpoint.file.put_aside(stamp)
-            self._damaged = not self._loaded
-            note = f"{error}; it is kept as {aside}, the state is rebuilt from the CDI files and the claims on this node"
-            log.error("the checkpoint is damaged", error=str(error), kept_as=str(aside))  # noqa: TRY400
+            aside = self._checkpoint.file.put_aside(path, stamp)
+            note = (
+                f"{error}; it is kept as {aside}, the state is rebuilt from the CDI files and the "
+                "claims on this node"
+            )
+            log.error("the checkpoint is damaged", error=str(error), kept_as=str(aside))
             self._warn("CheckpointDamaged", note)
 
     async def start(self) -> None:
@@ -97,13 +95,10 @@ class Recovery:
             async with self._state.instances.held():
                 self._loaded = True
                 self._sweep_temporary()
-                if self._damaged:
-                    await self._rebuild()
-                    self._damaged = False
+                await self._adopt_strays()
                 for record in list(self._state.records.values()):
                     with bound(claim=f"{record.namespace}/{record.name}", claim_uid=record.uid):
                         await self._heal(record)
-                self._remove_strays()
                 if self._boot_id != self._checkpoint.boot_id:
                     await self._store_boot_id()
 
@@ -152,39 +147,45 @@ class Recovery:
             log.warning("could not heal a claim, will try again", error=str(error))
 
     def _sweep_temporary(self) -> None:
+        """Only CDI files are written aside; killed writers leave those."""
         self._store.sweep_temporary()
-        for path in self._checkpoint.file.folder.glob(f".*{files.TEMPORARY}"):
-            files.remove(path)
-
-    def _remove_strays(self) -> None:
-        for found in self._store.list():
-            if found.claim_uid not in self._state.records:
-                self._store.remove(found.name)
-                log.info("removed a CDI file of no claim", file=found.name)
 
     # --- rebuild --------------------------------------------------------------------------------
 
-    async def _rebuild(self) -> None:
-        """State from the CDI files, with names from the API where it answers.
+    async def _adopt_strays(self) -> None:
+        """Finds the claims of CDI files about which the checkpoint says nothing.
 
-        A claim that is reserved on this node and has a file was prepared. A file whose claim is
-        not reserved here any more is a stray. Without an answer of the API every file counts,
-        and the names are learned later.
+        There are none unless the checkpoint is damaged or was removed. A claim that is reserved on
+        this node and has a file was prepared. A file whose claim is not reserved here is removed.
+        Without an answer of the API every file counts, and the names are learned later.
         """
-        found = self._store.list()
-        if not found:
+        strays = [file for file in self._store.list() if file.claim_uid not in self._state.records]
+        if not strays:
             return
         reserved = await self._reserved()
-        records = {}
-        for file in found:
+        found: dict[str, ClaimRecord | None] = {}
+        for file in strays:
             record = self._rebuilt(file, reserved)
-            if record is not None:
-                records[file.claim_uid] = record
-                if record.name:
-                    self._state.orphans.confirm(record.uid)
-        self._checkpoint.adopt(Content(boot_id=self._checkpoint.boot_id, claims=records))
-        await self._checkpoint.commit({})
-        log.warning("rebuilt the checkpoint", claims=len(records), files=len(found))
+            if record is None:
+                self._remove_stray(file)
+                continue
+            found[record.uid] = record
+            if record.name:
+                self._state.orphans.confirm(record.uid)
+        try:
+            await self._checkpoint.commit(found)
+        except StateError as error:
+            log.warning("could not store what was rebuilt", error=str(error))
+            kept = {**self._state.records, **{uid: one for uid, one in found.items() if one}}
+            self._checkpoint.adopt(Content(boot_id=self._checkpoint.boot_id, claims=kept))
+        log.warning("rebuilt the checkpoint from CDI files", claims=len(found), files=len(strays))
+
+    def _remove_stray(self, file: FoundFile) -> None:
+        try:
+            self._store.remove(file.name)
+            log.info("removed a CDI file of no claim", file=file.name)
+        except StateError as error:
+            log.warning("could not remove a CDI file of no claim", error=str(error))
 
     async def _reserved(self) -> Mapping[str, ClaimAllocation] | None:
         try:

@@ -106,9 +106,9 @@ class Play:
         assert self.node.cdi_files() == []
 
     async def cut(self, _number: int) -> None:
-        path = self.node.state_dir / "checkpoint.json"
-        raw = path.read_bytes()
-        path.write_bytes(raw[: len(raw) // 2])
+        for path in self.node.state_dir.glob("checkpoint.*.json"):
+            raw = path.read_bytes().rstrip()
+            path.write_bytes(raw[: len(raw) // 2])
 
     async def reboot(self, _number: int) -> None:
         self.end()
@@ -199,11 +199,12 @@ async def test_a_damaged_checkpoint_is_kept_and_told(tmp_path: Path) -> None:
     play.end()
     await play.cut(1)
     instance = await play.instance()
-    ((reason, note),) = instance.warnings
-    (kept,) = play.node.state_dir.glob("checkpoint.json.damaged-*")
-    assert reason == "CheckpointDamaged"
-    assert str(kept) in note
-    assert re.fullmatch(r"checkpoint\.json\.damaged-\d{8}T\d{6}Z", kept.name)
+    kept = sorted(play.node.state_dir.glob("checkpoint.*.json.damaged-*"))
+    assert len(kept) == len(instance.warnings) == 2
+    for path, (reason, note) in zip(kept, instance.warnings, strict=True):
+        assert reason == "CheckpointDamaged"
+        assert str(path) in note
+        assert re.fullmatch(r"checkpoint\.[01]\.json\.damaged-\d{8}T\d{6}Z", path.name)
 
 
 async def test_a_reboot_writes_the_file_before_any_call(tmp_path: Path) -> None:

@@ -323,8 +323,7 @@ async def test_what_could_not_be_taken_back_is_undone_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "_write", full)
-        patched.setattr(files.os, "pwrite", os.pwrite)
+        patched.setattr(files.os, "fdatasync", full)
         (answer,) = await instance.prepare(ref)
         assert "disk is full" in answer.error
     assert node.cdi_files() == []

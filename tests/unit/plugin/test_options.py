@@ -43,7 +43,10 @@ def test_a_flag_beats_its_variable_and_an_empty_variable_counts_as_unset() -> No
         ([*GOOD, "--http-endpoint", "8080"], "--http-endpoint: '8080' is not HOST:PORT"),
         ([*GOOD, "--orphan-grace", "-1"], "--orphan-grace:"),
         (["--node-name", "n", "--device-lib", "simulated"], "needs --hardware"),
-        (["--node-name", "n", "--hardware", "x"], "goes with --device-lib simulated or declared only"),
+        (
+            ["--node-name", "n", "--hardware", "x"],
+            "goes with --device-lib simulated or declared only",
+        ),
         (["--node-name", "n", "--device-lib", "magic"], "--device-lib:"),
     ],
 )

@@ -33,7 +33,8 @@ async def prepared(node: Node, *refs: ClaimRef) -> None:
 
 def damage(node: Node) -> None:
     """The checkpoint is not what it was."""
-    (node.state_dir / "checkpoint.json").write_bytes(b"{")
+    for path in node.state_dir.glob("checkpoint.*.json"):
+        path.write_bytes(b"{")
 
 
 async def test_a_rebuild_without_the_api_holds_every_device_that_has_a_file(node: Node) -> None:
@@ -153,6 +154,7 @@ async def test_it_starts_on_a_full_disk(node: Node, monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patched:
         patched.setattr(files, "_write", full)
+        patched.setattr(files, "_pwrite", full)
         instance = await node.start()
         assert ref.uid in instance.state.records
     assert (await instance.prepare(ref))[0].ok
