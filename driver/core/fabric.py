@@ -7,7 +7,6 @@ from above: the cluster side runs this over all slices. A contradiction is serio
 jobs on one card.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -103,45 +102,41 @@ def _card(device: Device, node: str, driver: str) -> FabricCard:
 
 
 def _duplicates(cards: Iterable[FabricCard]) -> list[Contradiction]:
-    nodes = _nodes_by((card.uuid, card.node) for card in cards if card.uuid)
-    return [
-        Contradiction(reason=Reason.DUPLICATE_UUID, subject=uuid, nodes=tuple(sorted(found)))
-        for uuid, found in nodes.items()
-        if len(found) > 1
-    ]
+    nodes = _conflicts((card.uuid, card.node) for card in cards if card.uuid)
+    return _told(Reason.DUPLICATE_UUID, nodes)
 
 
 def _local_domains(cards: Iterable[FabricCard]) -> list[Contradiction]:
-    local = _nodes_by((card.domain, card.node) for card in cards if card.domain and not card.clique)
-    return [
-        Contradiction(reason=Reason.DOMAIN_ON_TWO_NODES, subject=domain, nodes=tuple(sorted(found)))
-        for domain, found in local.items()
-        if len(found) > 1
-    ]
+    local = ((card.domain, card.node) for card in cards if card.domain and not card.clique)
+    return _told(Reason.DOMAIN_ON_TWO_NODES, _conflicts(local))
 
 
 def _cliques(cards: Iterable[FabricCard]) -> list[Contradiction]:
     fabric = [card for card in cards if card.clique]
-    found = []
-    for subject, other in (("clique", "domain"), ("domain", "clique")):
-        said: defaultdict[str, set[str]] = defaultdict(set)
-        for card in fabric:
-            said[getattr(card, subject)].add(getattr(card, other))
-        nodes = _nodes_by((getattr(card, subject), card.node) for card in fabric)
-        found += [
-            Contradiction(
-                reason=Reason.CLIQUE_MISMATCH,
-                subject=f"{subject} {name or '(none)'}",
-                nodes=tuple(sorted(nodes[name])),
-            )
-            for name, values in said.items()
-            if len(values) > 1
-        ]
-    return found
+    domains = _conflicts((card.clique, card.domain) for card in fabric)
+    cliques = _conflicts((card.domain, card.clique) for card in fabric)
+    nodes: dict[str, set[str]] = {}
+    for card in fabric:
+        if card.clique in domains:
+            nodes.setdefault(f"clique {card.clique}", set()).add(card.node)
+        if card.domain in cliques:
+            nodes.setdefault(f"domain {card.domain or '(none)'}", set()).add(card.node)
+    return _told(Reason.CLIQUE_MISMATCH, nodes)
 
 
-def _nodes_by(pairs: Iterable[tuple[str, str]]) -> Mapping[str, set[str]]:
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for key, node in pairs:
-        found[key].add(node)
+def _told(reason: Reason, nodes: Mapping[str, set[str]]) -> list[Contradiction]:
+    return [
+        Contradiction(reason=reason, subject=subject, nodes=tuple(sorted(found)))
+        for subject, found in nodes.items()
+    ]
+
+
+def _conflicts(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Keys with more than one value, and their values. Sets are made for those only."""
+    first: dict[str, str] = {}
+    found: dict[str, set[str]] = {}
+    for key, value in pairs:
+        known = first.setdefault(key, value)
+        if known != value:
+            found.setdefault(key, {known}).add(value)
     return found
