@@ -20,6 +20,7 @@ from pathlib import Path
 import gpudra.kubelet_plugin.hardware as hardware_module
 from gpudra.api.errors import StateError
 from gpudra.controller.resourceslices import ResourceSliceController, SliceReport, probe_features
+from gpudra.driver.core.health import Cause
 from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.prepare import CDI_FILE
 from gpudra.driver.core.resourceslices import ServerFeatures
@@ -38,8 +39,16 @@ from gpudra.kubelet_plugin.checkpoint_file import CheckpointFile
 from gpudra.kubelet_plugin.claims import ClaimReader
 from gpudra.kubelet_plugin.device_state import DeviceState
 from gpudra.kubelet_plugin.dra_service import DraService
-from gpudra.kubelet_plugin.grpc_server import SocketServer, dra_handlers, registration_handlers
+from gpudra.kubelet_plugin.grpc_server import (
+    SocketServer,
+    dra_handlers,
+    health_handlers,
+    registration_handlers,
+)
 from gpudra.kubelet_plugin.hardware import Hardware
+from gpudra.kubelet_plugin.health_monitor import HealthMonitor
+from gpudra.kubelet_plugin.health_service import HealthService
+from gpudra.kubelet_plugin.health_store import HealthStore
 from gpudra.kubelet_plugin.instance_lock import FileLock, InstanceLock
 from gpudra.kubelet_plugin.options import Options
 from gpudra.kubelet_plugin.publisher import LOCK_NAME, Publisher
@@ -120,6 +129,18 @@ class App:
             lib,
             clock=clock,
             on_change=self._inventory_changed,
+            on_read=lambda found: self.health.read(found),  # noqa: PLW0108 - made below
+            on_trouble=lambda why: self.health.trouble(why),  # noqa: PLW0108 - made below
+        )
+        self.health = HealthMonitor(
+            lib.health,
+            HealthStore(options.state_folder, boot_id),
+            devices=lambda: self.hardware.devices.values(),  # noqa: PLW0108 - raises before the first look
+            driver=options.driver_name,
+            clock=clock,
+            on_taints=lambda taints: self.publisher.taints_changed(taints),  # noqa: PLW0108 - made below
+            on_cause=self._unwell,
+            wake=self.hardware.wake,
         )
         self.state = DeviceState(
             driver=options.driver_name,
@@ -181,7 +202,10 @@ class App:
             options.driver_name, str(self.paths.service), on_change=self._registered
         )
         service = DraService(self.state, self.report, monotonic=self.clock.monotonic)
-        self._service_server = SocketServer(self.paths.service, dra_handlers(service))
+        self._health_service = HealthService(self.health, pool=options.node_name, clock=self.clock)
+        self._service_server = SocketServer(
+            self.paths.service, dra_handlers(service), *health_handlers(self._health_service)
+        )
         self._registration_server = SocketServer(
             self.paths.registration, registration_handlers(self.registration)
         )
@@ -192,6 +216,9 @@ class App:
         for kind, count in kinds.items():
             self.metrics.set(m.DEVICES, count, kind=kind, state="published")
         self.publisher.inventory_changed(inventory)
+
+    def _unwell(self, gpu: str, cause: Cause) -> None:
+        self.report.node_warning("GPUUnhealthy", f"GPU {gpu}: {cause.key}: {cause.message}")
 
     def _registered(self, status: Registered) -> None:
         self.metrics.set(m.KUBELET_REGISTERED, 1 if status.ok else 0)
@@ -226,6 +253,7 @@ class App:
                 running = [
                     tasks.create_task(self.events.run(), name="events"),
                     tasks.create_task(self.hardware.run(self._rng), name="hardware"),
+                    tasks.create_task(self.health.run(), name="health"),
                     tasks.create_task(self.publisher.run(), name="publisher"),
                     tasks.create_task(self.recovery.run(), name="recovery"),
                 ]
@@ -249,6 +277,7 @@ class App:
 
     async def _close_sockets(self) -> None:
         await self._registration_server.stop(1.0)
+        self._health_service.close()
         await self._service_server.stop(STOP_GRACE)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.state.drain(), timeout=STOP_GRACE)

@@ -3,7 +3,7 @@
 
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -14,10 +14,13 @@ from gpudra.api.errors import StateError
 from gpudra.driver.observability.logging import get_logger
 from gpudra.kubelet_plugin import files, sockets
 from gpudra.kubelet_plugin.dra_service import DraService
-from gpudra.kubelet_plugin.proto import dra_v1_pb2, pluginregistration_pb2
+from gpudra.kubelet_plugin.health_service import HealthService
+from gpudra.kubelet_plugin.proto import dra_health_v1_pb2, dra_v1_pb2, pluginregistration_pb2
 from gpudra.kubelet_plugin.registration import RegistrationService
 
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+# Kubelets before 1.37 know the second only; the messages are the same.
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -69,6 +72,29 @@ def dra_handlers(service: DraService) -> grpc.GenericRpcHandler:
     )
 
 
+def _stream(
+    method: Callable[[Q], AsyncIterator[A]], request: Callable[[bytes], Q]
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    async def handle(message: Q, _context: object) -> AsyncIterator[A]:
+        async for answer in method(message):
+            yield answer
+
+    return grpc.unary_stream_rpc_method_handler(
+        handle,
+        request_deserializer=request,
+        response_serializer=lambda answer: answer.SerializeToString(),
+    )
+
+
+def health_handlers(service: HealthService) -> tuple[grpc.GenericRpcHandler, ...]:
+    """``v1.DRAResourceHealth`` and its older form."""
+    watch = _stream(service.watch, dra_health_v1_pb2.NodeWatchResourcesRequest.FromString)
+    return tuple(
+        grpc.method_handlers_generic_handler(name, {"NodeWatchResources": watch})
+        for name in HEALTH_SERVICES
+    )
+
+
 def registration_handlers(service: RegistrationService) -> grpc.GenericRpcHandler:
     """``pluginregistration.Registration``."""
     return grpc.method_handlers_generic_handler(
@@ -90,7 +116,7 @@ class SocketServer:
         handlers: what it serves.
     """
 
-    def __init__(self, path: Path, handlers: grpc.GenericRpcHandler) -> None:
+    def __init__(self, path: Path, *handlers: grpc.GenericRpcHandler) -> None:
         self.path = path
         self._handlers = handlers
         self._server: grpc.aio.Server | None = None
@@ -106,7 +132,7 @@ class SocketServer:
         files.make_folder(self.path.parent)
         sockets.clear_stale(self.path)
         server = grpc.aio.server(options=_OPTIONS)
-        server.add_generic_rpc_handlers((self._handlers,))
+        server.add_generic_rpc_handlers(self._handlers)
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:

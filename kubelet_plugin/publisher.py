@@ -8,9 +8,11 @@ the kubelet wipes them 30 s after it lost it, and stay when this process ends.
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import Protocol
 
 from gpudra.api.errors import ApiError, InputError
+from gpudra.api.resource_v1 import DeviceTaint
 from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.resourceslices import DesiredPool, ServerFeatures, build_pool
 from gpudra.driver.kube.backoff import Backoff
@@ -84,6 +86,7 @@ class Publisher:
         self._rng = rng
         self._features: ServerFeatures | None = None
         self._inventory: Inventory | None = None
+        self._taints: Mapping[str, tuple[DeviceTaint, ...]] = {}
         self._problem: str | None = "nothing has been published yet"
         self._waits = False
         self._troubled = asyncio.Event()
@@ -96,6 +99,11 @@ class Publisher:
     def inventory_changed(self, inventory: Inventory) -> None:
         """The hardware changed, or was read for the first time."""
         self._inventory = inventory
+        self._update()
+
+    def taints_changed(self, taints: Mapping[str, tuple[DeviceTaint, ...]]) -> None:
+        """Devices became unwell, or well again: taints by name of the device."""
+        self._taints = taints
         self._update()
 
     def connection_changed(self) -> None:
@@ -152,6 +160,7 @@ class Publisher:
                 driver=self._driver,
                 node_name=self._node_name,
                 features=self._features,
+                taints=self._taints,
             )
         except InputError as error:
             self._problem = f"the devices cannot be published: {error}"

@@ -13,7 +13,7 @@ from gpudra.kubelet_plugin.proto import pluginregistration_pb2 as pb
 
 PLUGIN_TYPE = "DRAPlugin"
 # Without the package prefix, as kubelet >= 1.34 looks for it.
-SUPPORTED_VERSIONS = ("v1.DRAPlugin",)
+SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 log = get_logger(__name__)
 
 

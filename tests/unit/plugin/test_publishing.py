@@ -227,7 +227,11 @@ async def test_registration_says_who_we_are_and_hears_how_it_went(logs: Captured
     service = RegistrationService("gpu.gpudra.io", "/x/dra.sock", on_change=heard.append)
     info = await service.get_info(pb.InfoRequest())
     assert (info.type, info.name, info.endpoint) == ("DRAPlugin", "gpu.gpudra.io", "/x/dra.sock")
-    assert list(info.supported_versions) == ["v1.DRAPlugin"]
+    assert list(info.supported_versions) == [
+        "v1.DRAPlugin",
+        "v1.DRAResourceHealth",
+        "v1alpha1.DRAResourceHealth",
+    ]
     assert service.problem() == "the kubelet has not registered the plugin yet"
     await service.notify(pb.RegistrationStatus(plugin_registered=False, error="bad version"))
     assert "bad version" in str(service.problem())
