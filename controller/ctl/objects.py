@@ -302,23 +302,40 @@ def _slice(source: Source, found: ObjectSet) -> ResourceSlice:
     """The slice, or one that makes its pool unusable and says why."""
     try:
         decoded = ResourceSlice.from_dict(source.raw)
-        check_slice(decoded)
     except InputError as error:
         located = error.within(obj=source.label, file=source.file)
-        spec = source.raw.get("spec")
-        spec = spec if isinstance(spec, dict) else {}
-        pool = spec.get("pool")
-        pool_name = pool.get("name") if isinstance(pool, dict) else None
-        driver = spec.get("driver")
-        if not isinstance(driver, str) or not isinstance(pool_name, str):
+        rest = _readable_part(source)
+        if rest is None:
             raise located from error
         found.warnings.append(str(located))
-        node = spec.get("nodeName")
-        why = f"slice {source.name}: {error}"
+        generation = rest.spec.pool.generation or None
+        return unreadable_slice(rest, f"slice {source.name}: {error}", generation=generation)
+    try:
+        check_slice(decoded)
+    except InputError as error:
+        found.warnings.append(str(error.within(obj=source.label, file=source.file)))
         return unreadable_slice(
-            source.name, driver, pool_name, node if isinstance(node, str) else "", why
+            decoded, f"slice {source.name}: {error}", generation=decoded.spec.pool.generation
         )
     return decoded
+
+
+def _readable_part(source: Source) -> ResourceSlice | None:
+    """Driver, pool and place of a slice of which something else cannot be read."""
+    spec = source.raw.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    pool = spec.get("pool")
+    pool = pool if isinstance(pool, dict) else {}
+    kept = {key: spec[key] for key in ("driver", "nodeName", "nodeSelector") if key in spec}
+    for pool_keys in (("name", "generation"), ("name",)):
+        kept["pool"] = {key: pool[key] for key in pool_keys if key in pool}
+        for dropped in ((), ("nodeSelector",), ("nodeName", "nodeSelector")):
+            part = {key: value for key, value in kept.items() if key not in dropped}
+            try:
+                return ResourceSlice.from_dict({"metadata": {"name": source.name}, "spec": part})
+            except InputError:
+                continue
+    return None
 
 
 def _labels(source: Source) -> Mapping[str, str]:

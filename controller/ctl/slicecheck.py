@@ -23,13 +23,9 @@ def check_slice(one: ResourceSlice) -> None:
     spec = one.spec
     check_driver_name(spec.driver, "spec.driver")
     check_pool_name(spec.pool.name, "spec.pool.name")
-    names: set[str] = set()
     for index, device in enumerate(spec.devices):
         place = f"spec.devices[{index}]"
         _check_device(device, place)
-        if device.name in names:
-            raise InputError(f"device name {device.name} twice", field=f"{place}.name")
-        names.add(device.name)
     for index, counter_set in enumerate(spec.shared_counters):
         place = f"spec.sharedCounters[{index}]"
         check_dns_label(counter_set.name, f"{place}.name")

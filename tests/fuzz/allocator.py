@@ -25,7 +25,7 @@ def run(count: int, seed: int, *, keep: Path | None = None, stop_after: int = 10
         for number in range(count):
             rng = random.Random(f"{seed}/{number}")
             case = draw_case(rng, size=rng.choice([3, 5, 6]))
-            for finding in compare(case, oracle.ask(question(case, timeoutMs=20_000))):
+            for finding in compare(case, oracle.ask(question(case, timeoutMs=3_000))):
                 rows[finding.row] += 1
                 if not finding.row:
                     _report(number, seed, finding)

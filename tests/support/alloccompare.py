@@ -13,7 +13,7 @@ from typing import Any
 
 from gpudra.controller.ctl.objects import objects_of
 from gpudra.driver.core.allocator import Answer, ClusterIndex, Outcome
-from tests.support.allocgen import Case, Generator, Obj
+from tests.support.allocgen import Case, Generator, Obj, with_rules_applied
 from tests.support.bruteforce import Given, Verdict, World, brute_force
 
 
@@ -36,7 +36,6 @@ def index_of(case: Case) -> ClusterIndex:
     """An index of a case's objects."""
     raws = [obj for kind in case.objects.values() for obj in kind]
     found = objects_of(copy.deepcopy(raws))
-    assert not found.warnings, found.warnings
     return ClusterIndex.of(
         nodes=found.nodes,
         slices=found.slices,
@@ -68,12 +67,13 @@ def draw_case(rng: random.Random, size: int = 5) -> Case:
             held["status"] = {"allocation": answer.allocations[0].to_dict()}
         else:
             case.objects["claims"].remove(held)
+    generator.spoil(case)
     return case
 
 
 def question(case: Case, **more: Any) -> Obj:
     """The case as the oracle reads it."""
-    objects = case.objects
+    objects = with_rules_applied(case).objects
     return {
         "nodes": objects["nodes"],
         "slices": objects["slices"],
@@ -87,6 +87,7 @@ def question(case: Case, **more: Any) -> Obj:
 def compare(case: Case, upstream: Obj) -> list[Finding]:
     """All disagreements about a case; ``upstream`` is the oracle's answer."""
     index, claims, found = index_of(case), asked(case), []
+    case = with_rules_applied(case)
     for node in (one["metadata"]["name"] for one in case.objects["nodes"]):
         ours = index.allocate(claims, node)
         verdict = brute_force(case, node)
@@ -126,6 +127,8 @@ def _against_brute_force(
         if verdict.satisfiable and _over_limit(case):
             return []
         return [Finding(node, f"ours {ours.outcome}, brute force {verdict.satisfiable}")]
+    if not ours.fits and verdict.refuses_node != (ours.outcome is Outcome.NODE_ERROR):
+        return [Finding(node, f"ours {ours.outcome}, node refused: {verdict.refuses_node}")]
     if ours.outcome is Outcome.UNSATISFIABLE and verdict.selector_fails:
         return [Finding(node, f"{ours.outcome} although a selector fails to run")]
     return []
@@ -231,19 +234,33 @@ def _toleration(raw: Obj) -> Obj:
 def explain_difference(case: Case, node: str, mine: str, theirs: str, answer: Obj) -> str:
     """The row that covers a difference of verdicts, or an empty text."""
     error = answer.get("error", "")
+    if answer.get("timeout"):
+        return "upstream-times-out"
     if theirs == "error" and "cannot add device" in error:
         return "all-with-constraint"
     if theirs == "error" and "asks for all devices" in error and mine == "node-error":
         return "all-incomplete-pool"
     if "CEL runtime error" in error or mine == "error":
         return "selector-error-order" if "unguarded" in case.tags else ""
-    if "admin" in case.tags and mine == "fits" and theirs == "no":
-        return "admin-takes-nothing"
-    return _quirk(case, node, mine, theirs)
+    return _row_of_tags(case, mine, theirs)
 
 
-def _quirk(case: Case, node: str, mine: str, theirs: str) -> str:
-    del node, mine, theirs
+# Tag of a case, row of the table, and the verdicts (ours, upstream's) that the row covers.
+_ROWS = (
+    ("count", "count-disagreement", {("node-error", "no"), ("node-error", "fits"), ("no", "fits"), ("node-error", "error")}),
+    ("lost", "lost-device", {("no", "fits")}),
+    ("double", "invalid-pool-everywhere", {("node-error", "fits"), ("no", "fits"), ("node-error", "no")}),
+    ("dangling", "invalid-pool-everywhere", {("node-error", "fits"), ("no", "fits"), ("node-error", "no")}),
+    ("flipped", "live-share", {("no", "fits"), ("fits", "no")}),
+    ("qualified-capacity", "qualified-capacity", {("fits", "no"), ("no", "fits"), ("fits", "error")}),
+    ("admin", "admin-takes-nothing", {("fits", "no"), ("fits", "node-error")}),
+)  # fmt: skip
+
+
+def _row_of_tags(case: Case, mine: str, theirs: str) -> str:
+    for tag, row, verdicts in _ROWS:
+        if tag in case.tags and (mine, theirs) in verdicts:
+            return row
     return "obsolete-generation" if _has_old_generation(case) else ""
 
 
@@ -259,7 +276,8 @@ def _has_old_generation(case: Case) -> bool:
 
 
 def _explain_results(case: Case, plain: Obj, wanted: Obj) -> str:
-    if "admin" in case.tags:
-        return "admin-takes-nothing"
+    for tag, row, _ in _ROWS:
+        if tag in case.tags:
+            return row
     old = {r["device"] for r in wanted["results"]} - {r["device"] for r in plain["results"]}
     return "obsolete-generation" if "old-0" in old and _has_old_generation(case) else ""

@@ -5,6 +5,7 @@ Objects are plain dictionaries, as they stand in files. Selectors come with a Py
 the same meaning, so that the brute-force checker needs no CEL.
 """
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,6 +65,65 @@ class Generator:
             [claim["metadata"]["name"] for claim in claims],
             self.predicates,
             self.tags,
+        )
+
+    def spoil(self, case: Case) -> None:
+        """Now and then makes something wrong, after claims were allocated."""
+        for spoiler in (self._double, self._dangle, self._lose, self._flip, self._disagree):
+            if self.chance(0.03):
+                spoiler(case)
+        if self.chance(0.06):
+            self._add_rule(case)
+
+    def _some_slice(self, case: Case) -> Obj:
+        chosen = [one for one in case.objects["slices"] if one["spec"].get("devices")]
+        return self.rng.choice(chosen)["spec"]  # type: ignore[no-any-return]
+
+    def _double(self, case: Case) -> None:
+        devices = self._some_slice(case)["devices"]
+        devices.append(dict(devices[0]))
+        case.tags.add("double")
+
+    def _dangle(self, case: Case) -> None:
+        entry = {"counterSet": "nowhere", "counters": {"mem": {"value": "1"}}}
+        self._some_slice(case)["devices"][0]["consumesCounters"] = [entry]
+        case.tags.add("dangling")
+
+    def _lose(self, case: Case) -> None:
+        devices = self._some_slice(case)["devices"]
+        if len(devices) > 1:
+            devices.pop(self.rng.randrange(len(devices)))
+            case.tags.add("lost")
+
+    def _flip(self, case: Case) -> None:
+        device = self.rng.choice(self._some_slice(case)["devices"])
+        if device.pop("allowMultipleAllocations", None):
+            for capacity in device.get("capacity", {}).values():
+                capacity.pop("requestPolicy", None)
+            case.tags.add("flipped")
+
+    def _disagree(self, case: Case) -> None:
+        self._some_slice(case)["pool"]["resourceSliceCount"] += 1
+        case.tags.add("count")
+
+    def _add_rule(self, case: Case) -> None:
+        spec: Obj = {"taint": {"key": "bad", "value": "", "effect": "NoSchedule"}}
+        kind = self.rng.randrange(4)
+        if kind:
+            one = self._some_slice(case)
+            spec["deviceSelector"] = (
+                {},
+                {"driver": one["driver"]},
+                {"pool": one["pool"]["name"], "device": one["devices"][0]["name"]},
+            )[kind - 1]
+        case.tags.add("rule")
+        case.objects["rules"].append(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "DeviceTaintRule",
+                "metadata": {"name": "rule"},
+                "spec": spec,
+            }
         )
 
     def _node(self, name: str) -> Obj:
@@ -311,7 +371,11 @@ class Generator:
             request["tolerations"] = [{"key": "bad", "operator": "Exists"}]
         if self.chance(0.25):
             amount = self.rng.choice(["1", "2", "3", "5", "9", "300m", "1700m"])
-            request["capacity"] = {"requests": {self.rng.choice(["memory", "cores"]): amount}}
+            name = self.rng.choice(["memory", "cores"])
+            if self.chance(0.15):
+                name = f"gpu.example.com/{name}"
+                self.tags.add("qualified-capacity")
+            request["capacity"] = {"requests": {name: amount}}
             self.tags.add("capacity")
         return request
 
@@ -362,3 +426,25 @@ def _must(driver: str, device: Obj, name: str) -> Obj:
 def _zone(value: str) -> Obj:
     expression = {"key": "zone", "operator": "In", "values": [value]}
     return {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+
+
+def with_rules_applied(case: Case) -> Case:
+    """The case with taint rules written into the devices, as the slice tracker does."""
+    if not case.objects["rules"]:
+        return case
+    slices = copy.deepcopy(case.objects["slices"])
+    for rule in case.objects["rules"]:
+        selector = rule["spec"].get("deviceSelector")
+        if selector is None:
+            continue
+        for one in slices:
+            spec = one["spec"]
+            if selector.get("driver", spec["driver"]) != spec["driver"]:
+                continue
+            if selector.get("pool", spec["pool"]["name"]) != spec["pool"]["name"]:
+                continue
+            for device in spec.get("devices", ()):
+                if selector.get("device", device["name"]) == device["name"]:
+                    device.setdefault("taints", []).append(rule["spec"]["taint"])
+    objects = {**case.objects, "slices": slices, "rules": []}
+    return Case(objects, case.ask, case.predicates, case.tags)

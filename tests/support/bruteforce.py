@@ -86,8 +86,11 @@ class World:
         if not touches:
             return
         counts = {one["spec"]["pool"]["resourceSliceCount"] for one in current}
-        if counts != {len(current)}:
+        if len(counts) == 1 and counts != {len(current)}:
             self.bad_pools[pool] = "incomplete"
+            return
+        if len(counts) > 1 or _contradicts_itself(current):
+            self.bad_pools[pool] = "invalid"
             return
         self.pool_devices[pool] = [d for one in current for d in one["spec"].get("devices", ())]
         self.counters[pool] = {
@@ -138,7 +141,10 @@ class World:
 
     def consumption(self, request: Obj, device: Obj) -> dict[str, Fraction] | None:
         """What a share takes of each capacity; None if it never fits."""
-        asked = request.get("capacity", {}).get("requests", {})
+        asked = {
+            name.removeprefix("gpu.example.com/"): text
+            for name, text in request.get("capacity", {}).get("requests", {}).items()
+        }
         capacity = device.get("capacity", {})
         if any(name not in capacity for name in asked):
             return None
@@ -291,6 +297,20 @@ def _pool_of(one: Obj) -> tuple[str, str]:
     return one["spec"]["driver"], one["spec"]["pool"]["name"]
 
 
+def _contradicts_itself(current: Sequence[Obj]) -> bool:
+    """Double device names, or counters that are not there."""
+    devices = [device for one in current for device in one["spec"].get("devices", ())]
+    if len({device["name"] for device in devices}) < len(devices):
+        return True
+    known = {
+        (one["name"], name)
+        for part in current
+        for one in part["spec"].get("sharedCounters", ())
+        for name in one["counters"]
+    }
+    return any(slot not in known for device in devices for slot, _ in _takes(device))
+
+
 def _takes(device: Obj) -> Iterator[tuple[tuple[str, str], Fraction]]:
     for one in device.get("consumesCounters", ()):
         for name, value in one["counters"].items():
@@ -336,18 +356,24 @@ class Verdict:
     Attributes:
         satisfiable: whether any valid answer exists.
         selector_fails: an expression has no answer for some device of the node.
+        refuses_node: the node is refused with an error rather than a plain no.
     """
 
-    def __init__(self, satisfiable: bool, selector_fails: bool) -> None:
+    def __init__(
+        self, satisfiable: bool, selector_fails: bool, *, refuses_node: bool = False
+    ) -> None:
         self.satisfiable = satisfiable
         self.selector_fails = selector_fails
+        self.refuses_node = refuses_node
 
 
 def brute_force(case: Case, node: str, limit: int = 200_000) -> Verdict | None:
     """Tries every assignment; None if there are more than ``limit`` to try."""
     world = World(case, node)
+    invalid = "invalid" in world.bad_pools.values()
     if world.bad_pools and _asks_all(case):
-        return Verdict(False, False)  # nobody can say what "all" is, so the node is refused
+        # Nobody can say what "all" is, so the node is refused.
+        return Verdict(False, False, refuses_node=True)
     fails = False
     slots: list[list[list[tuple[str, str, tuple[Candidate, ...], bool]]]] = []
     for name in case.ask:
@@ -374,7 +400,8 @@ def brute_force(case: Case, node: str, limit: int = 200_000) -> Verdict | None:
         return False
 
     try:
-        return Verdict(search(0, []), fails)
+        satisfiable = search(0, [])
+        return Verdict(satisfiable, fails, refuses_node=invalid and not satisfiable)
     except _TooManyError:
         return None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from gpudra.api.meta import NodeSelector, ObjectMeta
+from gpudra.api.meta import NodeSelector
 from gpudra.api.resource_v1 import (
     CounterConsumption,
     Device,
@@ -170,16 +170,27 @@ def device_reaches(device: Device, node: Node) -> bool:
 _UNREADABLE = "gpudra.io/unreadable"
 
 
-def unreadable_slice(name: str, driver: str, pool: str, node_name: str, why: str) -> ResourceSlice:
-    """Stands for a slice that cannot be read: its pool is invalid, all others go on."""
+def unreadable_slice(one: ResourceSlice, why: str, *, generation: int | None = None) -> ResourceSlice:
+    """Stands for a slice that cannot be used: its pool is invalid, all others go on.
+
+    Args:
+        one: what could be read of it: name, driver, pool, and where it belongs.
+        why: what is wrong, as a sentence.
+        generation: if it is not known, none may be thought newer.
+    """
+    pool = ResourcePool(
+        name=one.spec.pool.name, generation=_NEWEST if generation is None else generation
+    )
+    placed = bool(one.spec.node_name or one.spec.node_selector)
     spec = ResourceSliceSpec(
-        driver=driver,
-        pool=ResourcePool(name=pool, generation=_NEWEST),
-        node_name=node_name,
-        all_nodes=not node_name,
+        driver=one.spec.driver,
+        pool=pool,
+        node_name=one.spec.node_name,
+        node_selector=one.spec.node_selector,
+        all_nodes=not placed,
         extra={_UNREADABLE: why},
     )
-    return ResourceSlice(metadata=ObjectMeta(name=name), spec=spec)
+    return ResourceSlice(metadata=one.metadata, spec=spec)
 
 
 _NEWEST = 2**63 - 1  # nobody knows its generation, so nothing may be thought newer

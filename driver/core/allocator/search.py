@@ -117,7 +117,7 @@ class Search:
             [template.attributes.index(one.attribute) for one in claim.constraints]
             for claim in plan.claims
         ]
-        self._later: dict[tuple[int, int, int, int], tuple[int, ...]] = {}
+        self._later: dict[tuple[int, int, int, int], tuple[tuple[int, int], ...]] = {}
         self.tries = 0
 
     def first(self) -> Solution | None:
@@ -449,11 +449,13 @@ class Search:
         signatures = []
         for index, island in enumerate(islands):
             free, used, claimed, shares, groups = states[index]
-            mask = masks[index]
+            own, later = masks[index]
+            mask = own | later
             signatures.append(
                 (
                     island.kind,
-                    mask,
+                    own,
+                    later,
                     used & mask,
                     claimed & mask,
                     free,
@@ -481,27 +483,29 @@ class Search:
         rows = self._rows[current.claim]
         return tuple(state & common[rows[at]] for at, state in enumerate(current.constraints))
 
-    def _masks(self, current: Try) -> tuple[int, ...]:
-        """Per island, the members that a later slot or request may still ask for."""
+    def _masks(self, current: Try) -> tuple[tuple[int, int], ...]:
+        """Per island, the members that this request and later ones may still ask for."""
         key = (current.claim, current.request, current.alternative, current.start)
         known = self._later.get(key)
         if known is None:
             known = self._later[key] = self._remaining(*key)
         return known
 
-    def _remaining(self, claim: int, request: int, alternative: int, start: int) -> tuple[int, ...]:
+    def _remaining(
+        self, claim: int, request: int, alternative: int, start: int
+    ) -> tuple[tuple[int, int], ...]:
         template = self._template
-        masks = [0] * len(template.islands)
+        own, later = [0] * len(template.islands), [0] * len(template.islands)
         for (c, r, _), found in template.candidates.items():
             if (c, r) < (claim, request) or ((c, r) == (claim, request) and alternative >= 0):
                 continue
             for position in found.selected:
-                masks[template.island_of[position]] |= 1 << template.local_of[position]
+                later[template.island_of[position]] |= 1 << template.local_of[position]
         if alternative >= 0:
             found = template.candidates[claim, request, alternative]
             for position in found.positions[start:]:
-                masks[template.island_of[position]] |= 1 << template.local_of[position]
-        return tuple(masks)
+                own[template.island_of[position]] |= 1 << template.local_of[position]
+        return tuple(zip(own, later, strict=True))
 
     def _short_of_supply(self) -> bool:
         """Whether requests that draw on the same devices want more than there are."""
@@ -574,7 +578,7 @@ class Search:
 
 def _order(signature: tuple[Any, ...]) -> tuple[Any, ...]:
     """Sortable although compatibility groups are sets."""
-    return (*signature[:6], str(signature[6]), signature[7])
+    return (*signature[:7], str(signature[7]), signature[8])
 
 
 def _with_subsets(demand: dict[int, int], found_by: dict[int, Candidates]) -> dict[int, int]:
