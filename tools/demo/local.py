@@ -13,6 +13,7 @@ import yaml
 
 from gpudra.api.errors import GpudraError
 from gpudra.api.resource_v1 import ResourceClaim, ResourceSlice
+from gpudra.controller.ctl.devices import holders_by_device
 from gpudra.controller.ctl.local import state
 from gpudra.controller.ctl.local.build import TOOLS, Builder
 from gpudra.controller.ctl.local.layout import checkout_dir, layout_for
@@ -65,8 +66,9 @@ class LocalCluster:
             raise CommandError("the local cluster did not come up; its reason is above")
         found = state.load(self._layout)
         assert found is not None, "up has just written the state"
-        self._node, self._several = found.nodes[0].name, len(found.nodes) > 1
+        nodes = [node.name for node in found.nodes]
         await self._kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+        self._node, self._several = await self._free_node(nodes), len(nodes) > 1
         await self._kubectl("create", "namespace", NAMESPACE)
         await self._kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CLASSES))
         await self._until_published()
@@ -93,7 +95,7 @@ class LocalCluster:
         return [ResourceClaim.from_dict(raw) for raw in await self._list("resourceclaims", "-A")]
 
     async def run_pod(self, file: Path) -> str:
-        """See World. On a cluster of several nodes the pod is bound to the first."""
+        """See World. On a cluster of several nodes the pod is bound to one that is free."""
         where = f"   (on {self._node})" if self._several else ""
         say(f"$ kubectl apply -n {NAMESPACE} -f {file.relative_to(ROOT)}{where}")
         found = documents(file)
@@ -141,6 +143,21 @@ class LocalCluster:
             "and stop everything with",
             "  make cluster-down",
         )
+
+    async def _free_node(self, nodes: Sequence[str]) -> str:
+        """The first node of which no GPU is held: the story depends on which are free."""
+        held = {
+            key[1]: holders[0].claim
+            for key, holders in holders_by_device(await self.claims()).items()
+            if key[0] == DRIVER
+        }
+        free = [node for node in nodes if node not in held]
+        if not free:
+            raise CommandError(
+                f"GPUs are held on every node, for example by claim {next(iter(held.values()))}",
+                hint="delete the pods that use them, or start afresh with `make cluster-down`",
+            )
+        return free[0]
 
     async def _until_published(self) -> None:
         """The agent publishes within seconds; a broken one is told, not waited for for ever."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpudra.api.errors import GpudraError
 from gpudra.controller.ctl.devices import DeviceView, device_views
 from gpudra.controller.ctl.printers import format_table
-from tools.demo.world import DRIVER, EXAMPLES, GPUS, ContainerView, World, say
+from tools.demo.world import DRIVER, EXAMPLES, GPUS, NAMESPACE, ContainerView, World, say
 
 ONE_GPU = EXAMPLES / "one-gpu" / "example.yaml"
 SAME_SWITCH = EXAMPLES / "same-pcie-switch" / "example.yaml"
@@ -78,7 +78,14 @@ async def _show_container(world: World, pod: str) -> ContainerView:
 
 async def _held_by(world: World, pod: str) -> list[DeviceView]:
     views = device_views(await world.slices(), await world.claims(), DRIVER)
-    return [view for view in views if any(one.consumers == (pod,) for one in view.holders)]
+    return [
+        view
+        for view in views
+        if any(
+            one.claim.startswith(f"{NAMESPACE}/") and one.consumers == (pod,)
+            for one in view.holders
+        )
+    ]
 
 
 def _compare(any_two: Sequence[DeviceView], same: Sequence[DeviceView]) -> None:
