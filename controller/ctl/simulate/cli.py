@@ -251,7 +251,7 @@ def _print_json(answers: list[dict[str, object]]) -> None:
 def _say_skipped(skipped: Skipped) -> None:
     if not skipped.total:
         return
-    print(f"left out {skipped.total} rows:", file=sys.stderr)
+    print(f"left out {skipped.total} row(s):", file=sys.stderr)
     for reason, count in sorted(skipped.counts.items()):
         print(f"  {count:6d}  {reason}", file=sys.stderr)
     for example in skipped.examples:

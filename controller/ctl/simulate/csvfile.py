@@ -8,6 +8,7 @@ the times may be missing. A list that ends in ``.gz`` is unpacked on the way.
 import csv
 import gzip
 import io
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -132,7 +133,7 @@ def _text_of(path: Path) -> str:
         start = error.object.rfind(b"\n", 0, error.start) + 1
         place = f"column {error.object.count(b',', start, error.start) + 1}"
         raise InputError("not UTF-8 text", field=place, file=str(path), line=line) from error
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise InputError(f"cannot be read: {reason}", file=str(path)) from error
 

@@ -221,8 +221,8 @@ def test_allocations_that_cannot_be_accounted_for_are_errors() -> None:
     with pytest.raises(InputError, match="on two nodes"):
         live.held([result("a", "gpu-0"), result("b", "gpu-0")])
     assert live.held([result("a", "gpu-0", adminAccess=True)]) is None
+    orphan = slice_of("a", card("a", 0, "T4")[1:])
     with pytest.raises(InputError, match="its card is not published"):
-        orphan = slice_of("a", card("a", 0, "T4")[1:])
         LiveCluster.of(DRIVER, [orphan], {"a": NodeRoom(1, 1)})
 
 
