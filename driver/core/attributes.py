@@ -441,6 +441,6 @@ def device_capacity(device: AllocatableDevice) -> dict[str, DeviceCapacity]:
             if amount is not None:
                 values[spec.name] = amount
     if device.kind is DeviceKind.WHOLE:
-        for name, amount in device.gpu.capacity.items():
-            values[name] = DeviceCapacity(value=amount)
+        for name, declared in device.gpu.capacity.items():
+            values[name] = DeviceCapacity(value=declared)
     return values
