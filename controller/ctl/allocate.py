@@ -8,6 +8,7 @@ on the node that kube-scheduler would prefer.
 
 import argparse
 import copy
+import dataclasses
 import json
 import sys
 import time
@@ -212,22 +213,17 @@ def describe(
                     "tolerations": [one.to_dict() for one in result.tolerations],
                 }
             )
-    reasons: list[dict[str, str]] = []
-    if not answer.fits and answer.node:
-        reasons = [
-            {
-                "device": reason.device,
-                "request": reason.request,
-                "reason": reason.reason,
-                "detail": reason.detail,
-            }
-            for reason in explain_claims(index, claims, answer.node).reasons
-        ]
+    message, reasons = answer.message, []
+    if not answer.fits and answer.node and index.state.node(answer.node) is not None:
+        explanation = explain_claims(index, claims, answer.node, answer=answer)
+        reasons = [dataclasses.asdict(reason) for reason in explanation.reasons]
+        if answer.outcome is Outcome.UNSATISFIABLE and explanation.binding:
+            message = f"{message}: {explanation.binding}"
     return {
         "outcome": answer.outcome.value,
         "node": answer.node or None,
         "results": results,
-        "message": answer.message,
+        "message": message,
         "reasons": reasons,
     }
 

@@ -121,7 +121,9 @@ def _held(node: str, devices: Sequence[str], number: int) -> Obj:
     return held
 
 
-def whole_gpus(rng: random.Random, nodes: int, state: str, per_node: int = 8) -> dict[str, list[Obj]]:
+def whole_gpus(
+    rng: random.Random, nodes: int, state: str, per_node: int = 8
+) -> dict[str, list[Obj]]:
     """Nodes with whole GPUs in one slice each."""
     found: dict[str, list[Obj]] = {"nodes": [], "slices": [], "classes": [], "claims": []}
     found["classes"].append(
@@ -179,7 +181,9 @@ def mig_nodes(rng: random.Random, nodes: int, state: str, cards: int = 8) -> dic
         found["slices"].append(_slice(node, "00-counters", total, {"sharedCounters": sets}))
         for index, identity in enumerate(identities):
             devices = _placements(f"gpu-{identity[:8]}", identity, index)
-            found["slices"].append(_slice(node, f"{index + 1:02d}-gpu", total, {"devices": devices}))
+            found["slices"].append(
+                _slice(node, f"{index + 1:02d}-gpu", total, {"devices": devices})
+            )
         held = _mig_state(rng, [f"gpu-{one[:8]}" for one in identities], state)
         if held:
             found["claims"].append(_held(node, held, 0))

@@ -97,7 +97,9 @@ def scene(name: str, maker: scenes.Maker, claim: Obj, state: str, nodes: int, se
 
 def measure(nodes: int, seed: str, only: str) -> None:
     """Prints the table."""
-    print("| claim, state of the nodes | nodes that fit | upstream | ours cold | | every node changed | | one changed | |")
+    print(
+        "| claim, state of the nodes | nodes that fit | upstream | ours cold | | every node changed | | one changed | |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     with Oracle("allocate") as oracle:
         for name, maker, claim, states in scenes.CLAIMS:
@@ -180,7 +182,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--seed", default=None, help="default: a fresh one, printed")
     parser.add_argument("--only", default="", help="scenes whose name contains this")
-    parser.add_argument("--large", type=int, default=0, help="only measure so many nodes, and memory")
+    parser.add_argument(
+        "--large", type=int, default=0, help="only measure so many nodes, and memory"
+    )
     parser.add_argument(
         "--upstream-up-to", type=int, default=24, help="largest hopeless search asked of upstream"
     )

@@ -18,6 +18,8 @@ from gpudra.driver.core.allocator.explain import (
 )
 from gpudra.driver.core.allocator.index import ClusterIndex
 from gpudra.driver.core.allocator.pools import unreadable_slice
+from gpudra.driver.core.allocator.question import NodeAnswers
+from gpudra.driver.core.allocator.relax import Change, Relaxation, relaxations
 from gpudra.driver.core.allocator.search import Pick, Scorer, Solution
 from gpudra.driver.core.allocator.types import (
     Answer,
@@ -31,19 +33,23 @@ from gpudra.driver.core.allocator.types import (
 
 __all__ = [
     "Answer",
+    "Change",
     "ClusterIndex",
     "Deadline",
     "DeviceId",
     "Explanation",
     "Kind",
     "Node",
+    "NodeAnswers",
     "Outcome",
     "Pick",
     "Reason",
     "Refusal",
+    "Relaxation",
     "RequestExplanation",
     "Scorer",
     "Solution",
     "explain_claims",
+    "relaxations",
     "unreadable_slice",
 ]

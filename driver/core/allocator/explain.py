@@ -5,6 +5,7 @@ Works on what the allocator worked with, so an explanation never contradicts an 
 ``gpudra allocate`` and ``gpudra explain``, and by the controller for conditions of claims.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,16 +13,26 @@ from enum import StrEnum
 
 from gpudra.api.quantity import Format, Quantity
 from gpudra.api.resource_v1 import Device, ResourceClaim
+from gpudra.driver.core.allocator.bounds import Bounds
 from gpudra.driver.core.allocator.constraints import ConstraintPlan, elements, lookup_attribute
 from gpudra.driver.core.allocator.counters import IslandState, join_groups, take
 from gpudra.driver.core.allocator.facts import Verdict
 from gpudra.driver.core.allocator.holdings import Hold
 from gpudra.driver.core.allocator.index import ClusterIndex
 from gpudra.driver.core.allocator.question import Question
+from gpudra.driver.core.allocator.relax import Relaxation, relaxations
 from gpudra.driver.core.allocator.requests import Alternative, ClaimPlan, Plan
-from gpudra.driver.core.allocator.types import Answer, DeviceId, Reason, Refusal
+from gpudra.driver.core.allocator.types import (
+    Answer,
+    Deadline,
+    DeviceId,
+    Outcome,
+    Reason,
+    Refusal,
+)
 from gpudra.driver.core.allocator.view import NodeView, PoolRecord
-from gpudra.driver.core.cel import CelDevice
+from gpudra.driver.core.cel import CelDevice, CelEvaluationError
+from gpudra.driver.core.cel import Explanation as Clause
 
 
 class Kind(StrEnum):
@@ -54,6 +65,8 @@ class RequestExplanation:
         wanted: devices asked for; 0 means all.
         devices: devices that the node has.
         counts: reason kind and number of devices, the most frequent first.
+        at_once: at most so many of the fitting devices can be given out together.
+        alternative: one of several, so that its failing need not be the claim's.
     """
 
     claim: str
@@ -61,22 +74,32 @@ class RequestExplanation:
     wanted: int
     devices: int
     counts: tuple[tuple[Kind, int], ...]
+    at_once: int
+    alternative: bool
 
     @property
     def fitting(self) -> int:
         """Devices that serve the request when nothing else is asked for."""
         return dict(self.counts).get(Kind.FITS, 0)
 
+    @property
+    def fails_alone(self) -> bool:
+        """Whether not even this request can be served, all others left aside."""
+        return self.at_once < max(self.wanted, 1)
+
     def sentence(self) -> str:
-        """``request gpu wants 4: 2 of 8 devices fit; 4 of 8 devices: in-use; ...``."""
-        wanted = str(self.wanted) if self.wanted else "all"
-        parts = [
+        """``request gpu wants 4 devices; 2 of 8 devices fit; 6 of 8 devices: in-use``."""
+        wanted = f"{self.wanted} devices" if self.wanted > 1 else "1 device"
+        parts = [f"request {self.request} wants {wanted if self.wanted else 'all devices'}"]
+        parts.append(f"{self.fitting} of {self.devices} devices fit")
+        if self.at_once < self.fitting:
+            parts.append(f"at most {self.at_once} of them at once, for they share counters")
+        parts += [
             f"{count} of {self.devices} devices: {kind.value}"
             for kind, count in self.counts
             if kind is not Kind.FITS
         ]
-        parts.insert(0, f"{self.fitting} of {self.devices} devices fit")
-        return f"request {self.request} wants {wanted}: {'; '.join(parts)}"
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,40 +111,52 @@ class Explanation:
         requests: per request and alternative.
         binding: what keeps the claims as a whole from being allocated, in one sentence.
         reasons: per device and request.
+        relaxations: single changes that would help; empty unless asked for.
     """
 
     answer: Answer
     requests: tuple[RequestExplanation, ...]
     binding: str
     reasons: tuple[Reason, ...]
+    relaxations: tuple[Relaxation, ...] = ()
 
 
 def explain_claims(
-    index: ClusterIndex, claims: Sequence[ResourceClaim], node: str, answer: Answer | None = None
+    index: ClusterIndex,
+    claims: Sequence[ResourceClaim],
+    node: str,
+    *,
+    answer: Answer | None = None,
+    relax: bool = False,
+    deadline: Deadline | None = None,
 ) -> Explanation:
     """Explains why claims are, or are not, allocated on a node.
 
     Args:
-        index: the cluster.
+        index: the cluster; it is asked, not changed.
         claims: those of the question; claims that are allocated already are left out.
         node: its name.
         answer: of the allocator, if it was asked before.
+        relax: also look for single changes that would help.
+        deadline: for the questions that this takes.
 
     Raises:
         KeyError: nobody knows such a node.
     """
     waiting = [claim for claim in claims if claim.status.allocation is None]
     if answer is None:
-        answer = index.allocate(claims, node)
+        answer = index.allocate(claims, node, deadline=deadline)
     view = index.state.view(node)
     try:
         plan = index.plan(waiting)
     except Refusal as refusal:
         return Explanation(answer, (), refusal.message, ())
-    explainer = _Explainer(index.question(plan), plan, view)
-    requests, reasons = explainer.everything()
-    binding = "" if answer.fits else _binding(index, waiting, answer, requests)
-    return Explanation(answer, requests, binding, reasons)
+    requests, reasons = _Explainer(index.question(plan), plan, view).everything()
+    helping: tuple[Relaxation, ...] = ()
+    if relax and answer.outcome is Outcome.UNSATISFIABLE:
+        helping = tuple(relaxations(index, waiting, node, deadline=deadline))
+    binding = "" if answer.fits else _binding(answer, requests, reasons)
+    return Explanation(answer, requests, binding, reasons, helping)
 
 
 class _Explainer:
@@ -155,6 +190,8 @@ class _Explainer:
                             alternative.count,
                             self._template.size,
                             tuple(counts.most_common()),
+                            self._at_once(c, r, a, alternative),
+                            request.prioritized,
                         )
                     )
         for wrong, text in self._view.troubles:
@@ -162,6 +199,12 @@ class _Explainer:
             pool, _, detail = text.removeprefix("pool ").partition(": ")
             reasons.append(Reason(pool, "", kind.value, detail))
         return tuple(requests), tuple(reasons)
+
+    def _at_once(self, c: int, r: int, a: int, alternative: Alternative) -> int:
+        found = self._template.candidates[c, r, a]
+        if alternative.take_all and len(found.positions) < len(found.selected):
+            return 0
+        return Bounds(self._template).devices(found, self._islands, admin=alternative.admin)
 
     def _request(
         self, c: int, r: int, a: int, claim: ClaimPlan, alternative: Alternative
@@ -316,8 +359,26 @@ def _unselected(verdict: Verdict, driver: str, device: Device) -> tuple[Kind, st
         return Kind.CAPACITY, verdict.misfit.detail
     assert verdict.failed is not None
     kind = Kind.CLASS_SELECTOR if verdict.failed.of_class else Kind.SELECTOR
-    said = verdict.failed.compiled.selector.explain(CelDevice.from_device(driver, device))
-    return kind, f"{verdict.failed.origin}: {said}"
+    clauses = verdict.failed.compiled.selector.explain(CelDevice.from_device(driver, device))
+    return kind, f"{verdict.failed.origin}: {_said(clauses)}"
+
+
+def _said(clauses: Sequence[Clause]) -> str:
+    """The first clause that is not true, with the values that it saw."""
+    for clause in clauses:
+        if clause.result is True:
+            continue
+        seen = ", ".join(f"{text} is {_value(value)}" for text, value in clause.operands)
+        return f"{clause.clause} is {_value(clause.result)}" + (f" ({seen})" if seen else "")
+    return "not true"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, CelEvaluationError):
+        return f"an error: {value.what}"
+    return json.dumps(value) if isinstance(value, str) else str(value)
 
 
 def _holders(holds: Sequence[Hold]) -> str:
@@ -330,14 +391,21 @@ def _shown(nanos: int, fmt: Format = Format.DECIMAL_SI) -> str:
 
 
 def _binding(
-    index: ClusterIndex,
-    claims: Sequence[ResourceClaim],
-    answer: Answer,
-    requests: Sequence[RequestExplanation],
+    answer: Answer, requests: Sequence[RequestExplanation], reasons: Sequence[Reason]
 ) -> str:
     """The one thing to look at first."""
-    del index, claims
-    short = [one for one in requests if "/" not in one.request and one.fitting < max(one.wanted, 1)]
-    if short:
-        return short[0].sentence()
-    return answer.message or "each request can be served alone, but not all of them together"
+    if answer.outcome is not Outcome.UNSATISFIABLE:
+        return answer.message
+    alone = [one for one in requests if one.fails_alone and not one.alternative]
+    if alone:
+        return alone[0].sentence()
+    groups: dict[str, list[RequestExplanation]] = {}
+    for one in requests:
+        groups.setdefault(one.request.partition("/")[0], []).append(one)
+    for listed in groups.values():
+        if all(one.fails_alone for one in listed):
+            return "no alternative can be served: " + "; ".join(one.sentence() for one in listed)
+    constrained = [one for one in reasons if one.reason == Kind.CONSTRAINT.value]
+    if constrained:
+        return f"a constraint cannot be met: {constrained[0].detail}"
+    return "each request can be served alone, but not all of them together"

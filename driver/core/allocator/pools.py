@@ -170,7 +170,9 @@ def device_reaches(device: Device, node: Node) -> bool:
 _UNREADABLE = "gpudra.io/unreadable"
 
 
-def unreadable_slice(one: ResourceSlice, why: str, *, generation: int | None = None) -> ResourceSlice:
+def unreadable_slice(
+    one: ResourceSlice, why: str, *, generation: int | None = None
+) -> ResourceSlice:
     """Stands for a slice that cannot be used: its pool is invalid, all others go on.
 
     Args:
