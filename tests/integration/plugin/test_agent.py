@@ -62,7 +62,7 @@ async def test_from_registration_to_a_cdi_file_and_back(
     """The main job once: register, publish, prepare two claims in one call, unprepare, end."""
     plugin = await agent.kubelet.register(await agent.served_socket())
     assert (plugin.info.type, plugin.info.name) == ("DRAPlugin", DRIVER)
-    assert list(plugin.info.supported_versions) == ["v1.DRAPlugin"]
+    assert plugin.info.supported_versions[0] == "v1.DRAPlugin"
     devices = await published_devices(client, CARDS)
     one = await allocated_claim(client, "one", devices[0])
     two = await allocated_claim(client, "two", devices[1], devices[2])
