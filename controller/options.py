@@ -41,6 +41,23 @@ class Options:
     process: ProcessOptions
 
 
+def parser() -> EnvironmentParser:
+    """The command line; every option is also a variable."""
+    found = EnvironmentParser(
+        prog="gpudra-controller",
+        description="The cluster side of gpudra: holds what nodes publish against each other.",
+    )
+    found.add_argument("--version", action="version", version=f"gpudra {version('gpudra')}")
+    found.add_argument("--driver-name", default=DEFAULT_DRIVER, help="name of the DRA driver")
+    found.add_argument("--namespace", default=DEFAULT_NAMESPACE, help="namespace of the lease")
+    found.add_argument(
+        "--instance", default="", help="name of this instance (default: host name and a number)"
+    )
+    found.add_argument("--kubeconfig", help="kubeconfig file, outside of a cluster")
+    add_process_arguments(found, http_endpoint="127.0.0.1:8081")
+    return found
+
+
 def parse(
     argv: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
 ) -> Options:
@@ -50,25 +67,12 @@ def parse(
         InputError: a value cannot be used.
         SystemExit: ``--help``, ``--version`` or wrong usage.
     """
-    parser = EnvironmentParser(
-        prog="gpudra-controller",
-        description="The cluster side of gpudra: holds what nodes publish against each other.",
-    )
-    gpudra_version = version("gpudra")
-    parser.add_argument("--version", action="version", version=f"gpudra {gpudra_version}")
-    parser.add_argument("--driver-name", default=DEFAULT_DRIVER, help="name of the DRA driver")
-    parser.add_argument("--namespace", default=DEFAULT_NAMESPACE, help="namespace of the lease")
-    parser.add_argument(
-        "--instance", default="", help="name of this instance (default: host name and a number)"
-    )
-    parser.add_argument("--kubeconfig", help="kubeconfig file, outside of a cluster")
-    add_process_arguments(parser, http_endpoint="127.0.0.1:8081")
-    args = parser.parse_environment(argv, os.environ if environment is None else environment)
+    args = parser().parse_environment(argv, os.environ if environment is None else environment)
     return Options(
         driver=check_driver_name(args.driver_name, "driver-name"),
         namespace=check_dns_label(args.namespace, "namespace"),
         instance=args.instance or f"{socket.gethostname()}-{secrets.token_hex(4)}",
         kubeconfig=args.kubeconfig,
-        version=gpudra_version,
+        version=version("gpudra"),
         process=process_options(args),
     )
