@@ -2,17 +2,22 @@
 """``gpudra devices``: every published GPU, what it is and who holds it.
 
 Reads ResourceSlices and ResourceClaims, nothing else: what is shown is what the scheduler goes
-by. With ``--hardware`` it shows what a node with that hardware would publish, without a cluster.
+by. With ``--hardware`` it shows what a node with that hardware would publish, without a cluster;
+with ``--local``, or where ``GPUDRA_NVML_LIBRARY`` names a library, this machine's own cards.
 """
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpudra.api.names import split_qualified_name
 from gpudra.api.resource_v1 import Device, ResourceClaim, ResourceSlice
 from gpudra.controller.ctl import cluster, printers
+
+if TYPE_CHECKING:
+    from gpudra.driver.core.inventory import Inventory
 
 WIDE = "wide"
 _HEADERS = ("POOL", "DEVICE", "TYPE", "PRODUCT", "MEMORY", "HELD BY", "TAINTS")
@@ -74,12 +79,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a Hardware file or the name of a profile, instead of a cluster",
     )
+    parser.add_argument(
+        "--local",
+        nargs="?",
+        const="nvml",
+        choices=("nvml", "amd"),
+        help="this machine's own cards, read with nvml (default) or amd's sysfs, instead of a "
+        "cluster; implied where GPUDRA_NVML_LIBRARY is set and no cluster is named",
+    )
+    parser.add_argument(
+        "--topology",
+        action="store_true",
+        help="also print how the cards of a node reach each other, as nvidia-smi topo -m does",
+    )
     printers.add_output_argument(parser, (printers.TABLE, WIDE, printers.JSON, printers.YAML))
 
 
 def run(args: argparse.Namespace) -> int:
     """See gpudra.controller.ctl.main."""
-    slices, claims = _from_hardware(args) if args.hardware else _from_cluster(args)
+    inventory = None
+    if args.hardware or _is_local(args):
+        inventory = _inventory(args)
+        slices, claims = _published(inventory, args), []
+    else:
+        slices, claims = _from_cluster(args)
     views = [
         view for view in device_views(slices, claims, args.driver) if args.node in (None, view.pool)
     ]
@@ -88,7 +111,23 @@ def run(args: argparse.Namespace) -> int:
         return 0
     headers, rows = _table(views, wide=args.output == WIDE)
     printers.print_table(headers, rows, nothing=f"no devices of {args.driver} found")
+    if args.topology or (_is_local(args) and rows):
+        _print_topology(args, inventory, slices)
     return 0
+
+
+def _print_topology(
+    args: argparse.Namespace, inventory: "Inventory | None", slices: Iterable[ResourceSlice]
+) -> None:
+    from gpudra.controller.ctl import topology
+
+    if inventory is not None:
+        root = topology.host_root() if _is_local(args) else None
+        print(f"\n{topology.inventory_matrix(inventory, root)}")
+        return
+    for pool, text in topology.slices_matrix(_newest(slices, args.driver), args.driver).items():
+        if args.node in (None, pool):
+            print(f"\n{pool}\n{text}")
 
 
 def device_table(
@@ -222,7 +261,25 @@ def _from_cluster(
     )
 
 
-def _from_hardware(args: argparse.Namespace) -> tuple[Sequence[ResourceSlice], list[ResourceClaim]]:
-    from gpudra.controller.ctl.slices import slices_of_hardware
+def _is_local(args: argparse.Namespace) -> bool:
+    named = args.kubeconfig or args.context or args.hardware
+    return bool(args.local or (os.environ.get("GPUDRA_NVML_LIBRARY") and not named))
 
-    return slices_of_hardware(args.hardware, driver=args.driver, node_name=args.node or "node"), []
+
+def _inventory(args: argparse.Namespace) -> "Inventory":
+    if args.hardware:
+        from gpudra.driver.devicelib.simulated import build_inventory, load_hardware
+
+        return build_inventory(load_hardware(args.hardware), node_name=args.node or "node")
+    from gpudra.controller.ctl import topology
+    from gpudra.driver.devicelib.open import Backend
+
+    return topology.read_local(Backend(args.local or "nvml"))
+
+
+def _published(inventory: "Inventory", args: argparse.Namespace) -> Sequence[ResourceSlice]:
+    from gpudra.controller.ctl import topology
+    from gpudra.controller.ctl.slices import slices_of_inventory
+
+    node = args.node or ("node" if args.hardware else topology.local_node_name())
+    return slices_of_inventory(inventory, driver=args.driver, node_name=node)

@@ -60,7 +60,12 @@ COMMANDS: tuple[Command, ...] = (
         "devices",
         "gpudra.controller.ctl.devices",
         "show the GPUs of the cluster and who holds them",
-        ("devices", "devices --node node-1 -o yaml", "devices --hardware dgx-h100-8x80"),
+        (
+            "devices",
+            "devices --node node-1 -o yaml",
+            "devices --hardware dgx-h100-8x80 --topology",
+            "devices --local",
+        ),
     ),
     Command(
         "claims",

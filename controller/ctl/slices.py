@@ -18,6 +18,7 @@ from gpudra.driver.core.forms import (
     form_words,
     parse_forms,
 )
+from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.nodepolicy import publish_policy
 from gpudra.driver.core.prepare import PREPARABLE
 from gpudra.driver.core.resourceslices import (
@@ -127,13 +128,23 @@ def slices_of_hardware(
     Raises:
         InputError: no such profile or file, or it is wrong.
     """
-    hardware = load_hardware(source)
+    inventory = build_inventory(load_hardware(source), node_name=node_name)
+    return slices_of_inventory(
+        inventory, driver=driver, node_name=node_name, features=features, policy=policy
+    )
+
+
+def slices_of_inventory(
+    inventory: Inventory,
+    *,
+    driver: str,
+    node_name: str,
+    features: ServerFeatures = ALL_FEATURES,
+    policy: PublishPolicy | None = None,
+) -> Sequence[ResourceSlice]:
+    """The slices of a node with these cards; see slices_of_hardware."""
     pool = build_pool(
-        build_inventory(hardware, node_name=node_name),
-        node_name=node_name,
-        driver=driver,
-        features=features,
-        policy=policy,
+        inventory, node_name=node_name, driver=driver, features=features, policy=policy
     )
     for problem in pool.problems:
         print(f"left out: {problem}", file=sys.stderr)
