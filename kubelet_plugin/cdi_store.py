@@ -42,7 +42,10 @@ class CdiStore:
         self._observe = observe
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        """Puts a whole file in place; ``flush`` makes it survive a power cut.
+        """Puts a whole file in place.
+
+        Not synced: after a power cut no container runs, and the file is written again before the
+        first one starts. The folder is in memory on most nodes anyway.
 
         Raises:
             StateError: the folder cannot be written; nothing is left of the try.
@@ -52,19 +55,6 @@ class CdiStore:
         files.write_atomically(
             self.folder / name, content, sync=False, observe=self._observe, mode=0o644
         )
-
-    def flush(self, name: str) -> None:
-        """Waits until the file's content is on the disk.
-
-        Without it a power cut could leave an empty file, at which runtimes complain at boot
-        before this plugin runs. The name need not be synced: a missing file is written anew.
-
-        Raises:
-            StateError: the disk reports an error.
-        """
-        path = self.folder / name
-        with files.explained(path, "sync"):
-            files.sync_path(path)
 
     def remove(self, name: str) -> bool:
         """Removes a file; False if there was none.

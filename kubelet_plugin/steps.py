@@ -41,10 +41,6 @@ class StepHandler(Protocol):
         """Does it; doing it again is harmless. Returns what later steps or undoing may want."""
         ...
 
-    def flush(self, step: Step) -> None:
-        """Makes the effect survive a power cut."""
-        ...
-
     def restore(self, step: Step, plan: PreparePlan) -> bool:
         """Does it again if its effect is gone (reboot, a file removed); whether it was."""
         ...
@@ -77,10 +73,6 @@ class CdiFileStep:
         """
         self._store.write(_file_of(step), self._document(plan.parts))
         return {}
-
-    def flush(self, step: Step) -> None:
-        """Syncs the file's content."""
-        self._store.flush(_file_of(step))
 
     def restore(self, step: Step, plan: PreparePlan) -> bool:
         """Writes the file again if it is missing or not what the hardware says today."""
@@ -186,16 +178,8 @@ class StepRunner:
         return replaced(record, steps=tuple(done))
 
     async def _complete(self, record: ClaimRecord) -> None:
-        """Stores the result while the steps' effects are synced: the two waits are one."""
         self._observe("complete:before")
-        flushes = [self._run(self._handler(step).flush, step) for step in record.steps]
-        complete = replaced(record, state=COMPLETED)
-        results = await asyncio.gather(
-            self.checkpoint.commit({record.uid: complete}), *flushes, return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        await self.checkpoint.commit({record.uid: replaced(record, state=COMPLETED)})
         self._observe("complete:after")
 
     async def undo(self, record: ClaimRecord) -> None:
@@ -222,9 +206,7 @@ class StepRunner:
         restored = False
         for step in record.steps:
             handler = self._handler(step)
-            if await self._run(handler.restore, step, plan):
-                await self._run(handler.flush, step)
-                restored = True
+            restored = await self._run(handler.restore, step, plan) or restored
         return restored
 
     async def present(self, record: ClaimRecord) -> bool:

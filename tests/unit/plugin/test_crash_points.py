@@ -36,9 +36,6 @@ class LastingStep:
         (self.folder / str(step.args["name"])).touch()
         return {"number": 7}
 
-    def flush(self, step: Step) -> None:
-        """Nothing."""
-
     def restore(self, step: Step, plan: PreparePlan) -> bool:
         """It is never gone by itself here."""
         return False
