@@ -36,6 +36,11 @@ def explained(expression: str, difference: str) -> str | None:
     """Which explained difference this is, or None."""
     if _reordered(expression, difference):
         return "order of maps"
+    if (
+        difference.startswith("only they fail")
+        and "internal error: interface conversion" in difference
+    ):
+        return "sort, sortBy and distinct of an error"
     if "quantity(" not in expression and "capacity" not in expression:
         return None
     for name, pattern in _RULES:

@@ -11,6 +11,10 @@ from gpudra.driver.core.cel.values import Value
 Run = Callable[[Any], Value]
 
 
+class NeedsCountingError(Exception):
+    """A plain plan meets longer loops than it may run without counting cost."""
+
+
 class Plan(NamedTuple):
     """How to compute a node.
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from gpudra.driver.core.cel.errors import CelCostExceeded, CelValueError
 from gpudra.driver.core.cel.library.operators import MAX_ELEMENTS
-from gpudra.driver.core.cel.plan import Run, charge, not_a_bool
-from gpudra.driver.core.cel.values import MAPS, MapValue, Value, map_items
+from gpudra.driver.core.cel.plan import NeedsCountingError, Run, charge, not_a_bool
+from gpudra.driver.core.cel.values import MAPS, MapValue, Value, map_items, map_size
 
 _NOTHING: Run = lambda _frame: None  # noqa: E731 - a named constant
 
@@ -50,6 +50,8 @@ def _elements(loop: Loop, frame: Any) -> Iterator[None]:
     """Runs through the elements, leaving each in the frame's variables."""
     over, variables = loop.over(frame), frame.variables
     slot, slot2 = loop.slot, loop.slot2
+    if not loop.counted:
+        _spend(frame, over)
     if type(over) is tuple:
         if slot2 < 0:
             for value in over:
@@ -69,6 +71,15 @@ def _elements(loop: Loop, frame: Any) -> Iterator[None]:
         raise CelValueError(
             f"a {type(over).__name__} cannot be looped over", hint="test the type of the attribute"
         )
+
+
+def _spend(frame: Any, over: Value) -> None:
+    """Keeps plain evaluation to short loops: more elements in all are left to counted plans."""
+    frame.cost += (
+        map_size(over) if isinstance(over, MAPS) else len(over) if type(over) is tuple else 0
+    )
+    if frame.cost > frame.limit:
+        raise NeedsCountingError
 
 
 def _quantifier(loop: Loop) -> Run:

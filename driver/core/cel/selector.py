@@ -16,15 +16,20 @@ from gpudra.driver.core.cel.environment import Environment, environment
 from gpudra.driver.core.cel.errors import CelEvaluationError, CelSyntaxError, CelTypeError
 from gpudra.driver.core.cel.explain import Explanation, explain
 from gpudra.driver.core.cel.parser import Parsed, parse
+from gpudra.driver.core.cel.plan import NeedsCountingError
 from gpudra.driver.core.cel.planner import Program, plan
 from gpudra.driver.core.cel.types import BOOL
-from gpudra.driver.core.cel.validators import validate
+from gpudra.driver.core.cel.validators import has_loop, validate
 from gpudra.driver.core.cel.values import Value, type_name
 
 COST_LIMIT = 1_000_000  # CELSelectorExpressionMaxCost, at admission and for each evaluation
-# The estimate is upstream's; it may be a little low for dynamic values. Below a tenth of the limit
-# no evaluation can reach it, so nothing needs to be counted.
+# The estimate is upstream's and may be too low, most of all where the size of a list is guessed
+# (flatten, say). Without loops that is a matter of some units: below a tenth of the limit no
+# evaluation can reach it, so nothing needs to be counted. With loops it holds for a hundredth of
+# the limit and as many elements as attributes can have; longer loops fall back to counting.
 _SURELY_CHEAP = COST_LIMIT // 10
+_CHEAP_LOOPS = COST_LIMIT // 100
+_FEW_ELEMENTS = 96
 _CACHE_SIZE = 4096
 
 
@@ -37,7 +42,6 @@ class CompiledSelector:
     """
 
     __slots__ = (
-        "_clauses",
         "_counted",
         "_environment",
         "_parsed",
@@ -56,8 +60,7 @@ class CompiledSelector:
         _check_result(expression, root, rules)
         self.cost_estimate = estimate(root)
         self._counted: Program | None = None
-        self._clauses: list[tuple[str, Program, list[tuple[str, Program]]]] | None = None
-        if self.cost_estimate <= _SURELY_CHEAP:
+        if self.cost_estimate <= (_CHEAP_LOOPS if has_loop(root) else _SURELY_CHEAP):
             self._plain: Program | None = plan(expression, root, rules, counted=False)
         else:
             self._plain = None
@@ -78,8 +81,12 @@ class CompiledSelector:
         if plain is None:
             return self.evaluate(device)[0]
         try:
-            target: Any = Frame(device, plain.variables, 0) if plain.variables else device
+            target: Any = (
+                Frame(device, plain.variables, _FEW_ELEMENTS) if plain.variables else device
+            )
             answer = plain.run(target)
+        except NeedsCountingError:
+            return self.evaluate(device)[0]
         except RecursionError as error:
             raise _too_deep() from error
         if answer is True or answer is False:

@@ -79,6 +79,14 @@ def children(node: Node) -> list[Node]:
     return []
 
 
+def has_loop(root: Node) -> bool:
+    """Whether anything is computed more than once in one evaluation."""
+    return any(
+        isinstance(node, Comprehension) and node.kind != "bind"
+        for node, _ in _walk(root, exempt=True)
+    )
+
+
 def _same_types(expression: str, elements: list[tuple[Node, bool]]) -> None:
     wanted: Type | None = None
     for node, optional in elements:

@@ -93,6 +93,16 @@ def test_cost_limit_stops_an_evaluation() -> None:
         selector.matches(DEVICE)
 
 
+def test_the_limit_holds_where_the_estimate_is_too_low() -> None:
+    """flatten() is estimated by the outer list; looping over the result is counted all the same."""
+    selector = compile_selector(
+        "cel.bind(f, [lists.range(9000), lists.range(9000)].flatten(), f.all(x, f.all(y, y >= 0)))"
+    )
+    assert not selector.too_costly
+    with pytest.raises(CelCostExceeded):
+        selector.matches(DEVICE)
+
+
 @pytest.mark.parametrize(
     "text",
     [

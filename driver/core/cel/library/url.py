@@ -25,16 +25,19 @@ _LOW_ESCAPE = re.compile(r"%(?!25)[0-7][0-9a-fA-F]")
 # Characters that Go leaves alone when it escapes a path, and those it accepts unescaped in one.
 _PATH_SAFE = frozenset("-_.~$&+,/:;=@")
 _PATH_VALID = frozenset("-_.~!$&'()*+,;=:@[]%/")
+_FRAGMENT_SAFE = _PATH_SAFE | frozenset("?!()*")
+_FRAGMENT_VALID = _PATH_VALID | {"?"}
+_USER_SAFE = frozenset("-_.~$&+,;=")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class UrlValue:
-    """The parts of a URL."""
+    """The parts of a URL; equal if the texts are, escapes made alike. None: there was no ``//``."""
 
     scheme: str
     opaque: str
-    user: str
-    host: str
+    user: str | None
+    host: str | None
     path: str
     query: str
     force_query: bool
@@ -42,15 +45,31 @@ class UrlValue:
 
     def __str__(self) -> str:
         head = f"{self.scheme}:" if self.scheme else ""
-        if self.opaque:
-            body = self.opaque
-        else:
-            authority = f"{self.user}@{self.host}" if self.user else self.host
-            body = f"//{authority}" if authority or self.path.startswith("//") else ""
-            path = _escaped_path(self)
-            body += path if not path or path.startswith("/") or not authority else "/" + path
+        body = self.opaque or self._authority() + self._path()
         query = f"?{self.query}" if self.query or self.force_query else ""
-        return head + body + query + (f"#{self.fragment}" if self.fragment else "")
+        fragment = _reescaped(self.fragment, _FRAGMENT_VALID, _FRAGMENT_SAFE)
+        return head + body + query + (f"#{fragment}" if fragment else "")
+
+    def _authority(self) -> str:
+        if self.host is None:
+            return ""
+        host = _escape(self.host, _HOST - {"%"})
+        if self.user is not None:
+            user = ":".join(
+                _escape(_unescape(part), _USER_SAFE) for part in self.user.split(":", 1)
+            )
+            return f"//{user}@{host}"
+        return f"//{host}" if host or (self.scheme and self.path) else ""
+
+    def _path(self) -> str:
+        path = _reescaped(self.path, _PATH_VALID, _PATH_SAFE)
+        return f"/{path}" if path and not path.startswith("/") and self.host else path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UrlValue) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
 
 register_type(UrlValue, URL.name)
@@ -74,16 +93,17 @@ def _parse(text: str, *, request: bool) -> UrlValue:
     if _CONTROL.search(text) or (request and not text):
         raise _bad(text)
     if text == "*":
-        return UrlValue("", "", "", "", "*", "", False, "")
+        return UrlValue("", "", None, None, "*", "", False, "")
     scheme, rest = _split_scheme(text)
     force = rest.endswith("?") and rest.count("?") == 1
     rest, _, query = rest.partition("?")
     if not rest.startswith("/"):
         if scheme:
-            return UrlValue(scheme, rest, "", "", "", query, force, "")
+            return UrlValue(scheme, rest, None, None, "", query, force, "")
         if request or ":" in rest.partition("/")[0]:
             raise _bad(text)
-    user = host = ""
+    user: str | None = None
+    host: str | None = None
     if rest.startswith("//") and (scheme or (not request and not rest.startswith("///"))):
         authority, slash, path = rest[2:].partition("/")
         rest = slash + path
@@ -93,11 +113,11 @@ def _parse(text: str, *, request: bool) -> UrlValue:
     return UrlValue(scheme, "", user, host, rest, query, force, "")
 
 
-def _authority(scheme: str, authority: str, text: str) -> tuple[str, str]:
-    user, _, host = authority.rpartition("@")
+def _authority(scheme: str, authority: str, text: str) -> tuple[str | None, str]:
+    user, at, host = authority.rpartition("@")
     if _USER.fullmatch(user) is None or _BAD_ESCAPE.search(user):
         raise _bad(text)
-    return user, _host(scheme, host, text)
+    return (user if at else None), _host(scheme, host, text)
 
 
 def _host(scheme: str, host: str, text: str) -> str:
@@ -174,16 +194,20 @@ def _split_port(host: str) -> tuple[str, str]:
     return name, port
 
 
-def _escaped_path(url: UrlValue) -> str:
-    if all(char.isascii() and (char.isalnum() or char in _PATH_VALID) for char in url.path):
-        return url.path
-    raw = _ESCAPED.sub(lambda found: bytes([int(found[0][1:], 16)]), url.path.encode())
+def _escape(text: str | bytes, safe: frozenset[str]) -> str:
+    raw = text.encode() if isinstance(text, str) else text
     return "".join(
-        chr(byte)
-        if byte < 0x80 and (chr(byte).isalnum() or chr(byte) in _PATH_SAFE)
-        else f"%{byte:02X}"
+        chr(byte) if byte < 0x80 and (chr(byte).isalnum() or chr(byte) in safe) else f"%{byte:02X}"
         for byte in raw
     )
+
+
+def _reescaped(text: str, valid: frozenset[str], safe: frozenset[str]) -> str:
+    """The text as written if it may stand so, else escaped in Go's manner."""
+    if all(char.isascii() and (char.isalnum() or char in valid) for char in text):
+        return text
+    raw = _ESCAPED.sub(lambda found: bytes([int(found[0][1:], 16)]), text.encode())
+    return _escape(raw, safe)
 
 
 def _query(url: UrlValue) -> MapValue:
@@ -207,10 +231,10 @@ FUNCTIONS: list[Function] = [
     Function("url", (overload("string_to_url", [STRING], URL, _url),)),
     Function("isURL", (overload("is_url_string", [STRING], BOOL, is_url),)),
     _getter("getScheme", lambda url: url.scheme),
-    _getter("getHost", lambda url: url.host),
-    _getter("getHostname", lambda url: _split_port(url.host)[0]),
-    _getter("getPort", lambda url: _split_port(url.host)[1]),
-    _getter("getEscapedPath", _escaped_path),
+    _getter("getHost", lambda url: url.host or ""),
+    _getter("getHostname", lambda url: _split_port(url.host or "")[0]),
+    _getter("getPort", lambda url: _split_port(url.host or "")[1]),
+    _getter("getEscapedPath", lambda url: _reescaped(url.path, _PATH_VALID, _PATH_SAFE)),
     Function(
         "getQuery", (method("url_get_query", [URL], map_of(STRING, list_of(STRING)), _query),)
     ),
