@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from gpudra.api.errors import InputError
-from gpudra.api.resource_v1 import ADMIN_ACCESS_LABEL, FINALIZER, ResourceClaim
+from gpudra.api.resource_v1 import (
+    ADMIN_ACCESS_LABEL,
+    FINALIZER,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+)
 from gpudra.controller.ctl import printers
 from gpudra.controller.ctl.objects import ObjectSet, load_objects
 from gpudra.driver.core.allocator import (
@@ -194,26 +199,13 @@ def describe(
     index: ClusterIndex, claims: Sequence[ResourceClaim], answer: Answer
 ) -> dict[str, Any]:
     """The answer as plain data, in the shape of the command's JSON."""
-    results: list[dict[str, Any]] = []
-    for claim, allocation in zip(claims, answer.allocations, strict=False):
-        for result in allocation.devices.results:
-            results.append(
-                {
-                    "claim": claim.metadata.name,
-                    "namespace": claim.metadata.namespace or _DEFAULT_NAMESPACE,
-                    "request": result.request,
-                    "driver": result.driver,
-                    "pool": result.pool,
-                    "device": result.device,
-                    "shareID": result.share_id,
-                    "consumedCapacity": {
-                        name: str(amount) for name, amount in result.consumed_capacity.items()
-                    },
-                    "adminAccess": bool(result.admin_access),
-                    "tolerations": [one.to_dict() for one in result.tolerations],
-                }
-            )
-    message, reasons = answer.message, []
+    results = [
+        _result(claim, result)
+        for claim, allocation in zip(claims, answer.allocations, strict=False)
+        for result in allocation.devices.results
+    ]
+    reasons: list[dict[str, Any]] = []
+    message = answer.message
     if not answer.fits and answer.node and index.state.node(answer.node) is not None:
         explanation = explain_claims(index, claims, answer.node, answer=answer)
         reasons = [dataclasses.asdict(reason) for reason in explanation.reasons]
@@ -225,6 +217,23 @@ def describe(
         "results": results,
         "message": message,
         "reasons": reasons,
+    }
+
+
+def _result(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, Any]:
+    return {
+        "claim": claim.metadata.name,
+        "namespace": claim.metadata.namespace or _DEFAULT_NAMESPACE,
+        "request": result.request,
+        "driver": result.driver,
+        "pool": result.pool,
+        "device": result.device,
+        "shareID": result.share_id,
+        "consumedCapacity": {
+            name: str(amount) for name, amount in result.consumed_capacity.items()
+        },
+        "adminAccess": bool(result.admin_access),
+        "tolerations": [one.to_dict() for one in result.tolerations],
     }
 
 
@@ -275,15 +284,15 @@ def _print(document: dict[str, Any], output: str) -> None:
     if output != printers.TABLE:
         printers.print_data(document, output)
         return
-    rows = [
-        (
+    rows: list[list[str]] = [
+        [
             row["claim"],
             row["request"],
             row["driver"],
             row["pool"],
             row["device"],
             ", ".join(f"{name}={amount}" for name, amount in row["consumedCapacity"].items()),
-        )
+        ]
         for row in document["results"]
     ]
     where = f" on {document['node']}" if document["node"] else ""
@@ -294,10 +303,10 @@ def _print(document: dict[str, Any], output: str) -> None:
         headers = ("CLAIM", "REQUEST", "DRIVER", "POOL", "DEVICE", "CONSUMED")
         print(printers.format_table(headers, rows), end="")
     elif document["reasons"]:
-        headers = ("DEVICE", "REQUEST", "REASON", "DETAIL")
+        titles = ("DEVICE", "REQUEST", "REASON", "DETAIL")
         keys = ("device", "request", "reason", "detail")
         body = [[row[key] for key in keys] for row in document["reasons"]]
-        print(printers.format_table(headers, body), end="")
+        print(printers.format_table(titles, body), end="")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

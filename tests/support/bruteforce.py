@@ -374,16 +374,7 @@ def brute_force(case: Case, node: str, limit: int = 200_000) -> Verdict | None:
     if world.bad_pools and _asks_all(case):
         # Nobody can say what "all" is, so the node is refused.
         return Verdict(False, False, refuses_node=True)
-    fails = False
-    slots: list[list[list[tuple[str, str, tuple[Candidate, ...], bool]]]] = []
-    for name in case.ask:
-        for request in world.claim(name)["spec"]["devices"]["requests"]:
-            options = []
-            for full, one in _alternatives(request):
-                found, failed = _choices(world, name, full, one)
-                fails = fails or failed
-                options.extend(found)
-            slots.append([[option] for option in options])
+    slots, fails = _slots(case, world)
     tries = 0
 
     def search(index: int, given: list[Given]) -> bool:
@@ -393,7 +384,7 @@ def brute_force(case: Case, node: str, limit: int = 200_000) -> Verdict | None:
             raise _TooManyError
         if index == len(slots):
             return True
-        for ((claim, full, devices, admin),) in slots[index]:
+        for claim, full, devices, admin in slots[index]:
             more = given + [(claim, full, one.key, admin) for one in devices]
             if world.valid(more) and search(index + 1, more):
                 return True
@@ -404,6 +395,23 @@ def brute_force(case: Case, node: str, limit: int = 200_000) -> Verdict | None:
         return Verdict(satisfiable, fails, refuses_node=invalid and not satisfiable)
     except _TooManyError:
         return None
+
+
+Option = tuple[str, str, tuple[Candidate, ...], bool]
+
+
+def _slots(case: Case, world: World) -> tuple[list[list[Option]], bool]:
+    """Per request all sets of devices that alone would do, and whether a selector fails to run."""
+    slots, fails = [], False
+    for name in case.ask:
+        for request in world.claim(name)["spec"]["devices"]["requests"]:
+            options = []
+            for full, one in _alternatives(request):
+                found, failed = _choices(world, name, full, one)
+                fails = fails or failed
+                options.extend(found)
+            slots.append(options)
+    return slots, fails
 
 
 def _asks_all(case: Case) -> bool:

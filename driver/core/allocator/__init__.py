@@ -20,7 +20,8 @@ from gpudra.driver.core.allocator.index import ClusterIndex
 from gpudra.driver.core.allocator.pools import unreadable_slice
 from gpudra.driver.core.allocator.question import NodeAnswers
 from gpudra.driver.core.allocator.relax import Change, Relaxation, relaxations
-from gpudra.driver.core.allocator.search import Pick, Scorer, Solution
+from gpudra.driver.core.allocator.search import Scorer
+from gpudra.driver.core.allocator.tries import Pick, Solution
 from gpudra.driver.core.allocator.types import (
     Answer,
     Deadline,

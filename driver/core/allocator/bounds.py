@@ -6,8 +6,8 @@ Every bound errs on the high side only, so it may end a hopeless search and neve
 
 from collections.abc import Iterable, Sequence
 
-from gpudra.driver.core.allocator.constraints import ConstraintPlan
 from gpudra.driver.core.allocator.counters import IslandState
+from gpudra.driver.core.allocator.requests import Plan
 from gpudra.driver.core.allocator.template import Candidates, Template
 
 
@@ -116,7 +116,6 @@ class Bounds:
         *,
         admin: bool,
     ) -> int:
-        template = self._template
         tally: dict[int, int] = {}
         for island, positions in found.by_island.items():
             by_bits: dict[int, list[int]] = {}
@@ -126,7 +125,6 @@ class Bounds:
                 bound = len(own) if admin else self._part_bound(island, mask, own, islands[island])
                 if bound and mask:
                     tally[mask] = tally.get(mask, 0) + bound
-        del template
         return _reached(tally, count)
 
     def _part_bound(self, island: int, mask: int, positions: list[int], state: IslandState) -> int:
@@ -160,6 +158,33 @@ def distinct_elements(template: Template, row: int, found: Iterable[Candidates])
     return union.bit_count()
 
 
-def covered(constraint: ConstraintPlan, base: str, names: Iterable[str]) -> bool:
-    """Whether a constraint covers a request whatever alternative serves it."""
-    return all(constraint.covers(base, name) for name in names)
+def short_of_supply(plan: Plan, template: Template, islands: Sequence[IslandState]) -> bool:
+    """Whether requests that draw on the same devices want more than there are."""
+    demand: dict[int, int] = {}
+    found_by: dict[int, Candidates] = {}
+    for c, claim in enumerate(plan.claims):
+        for r, request in enumerate(claim.requests):
+            one = request.alternatives[0]
+            if len(request.alternatives) > 1 or one.take_all or one.admin:
+                continue
+            found = template.candidates[c, r, 0]
+            if any(template.multiple[position] for position in found.positions):
+                continue
+            demand[found.identity] = demand.get(found.identity, 0) + one.count
+            found_by[found.identity] = found
+    bounds = Bounds(template)
+    if len(demand) > 1:
+        demand = _with_subsets(demand, found_by)
+    return any(
+        bounds.devices(found_by[identity], islands, admin=False) < wanted
+        for identity, wanted in demand.items()
+    )
+
+
+def _with_subsets(demand: dict[int, int], found_by: dict[int, Candidates]) -> dict[int, int]:
+    """Demand on a set of devices includes that of requests which draw on a part of it."""
+    sets = {identity: set(found.positions) for identity, found in found_by.items()}
+    return {
+        identity: sum(count for other, count in demand.items() if sets[other] <= whole)
+        for identity, whole in sets.items()
+    }

@@ -21,8 +21,6 @@ IslandState = tuple[tuple[int, ...], int, int, Shares, Groups]
 """Free nanos per counter slot; members in use (bits); members given to the claim at hand (bits);
 shares; compatibility groups in force per counter set."""
 
-FREE, USED, CLAIMED, SHARES, GROUPS = range(5)
-
 
 def charge(free: tuple[int, ...], amounts: Amounts) -> tuple[int, ...] | None:
     """Free counters after a device took its share, or None if one would fall below zero."""
@@ -181,7 +179,7 @@ def island_states(
     template: Template, pools: Sequence[Pool], states: Sequence[PoolState]
 ) -> tuple[IslandState, ...]:
     """The states of a node's islands as claims that are allocated already have left them."""
-    found = [
+    found: list[IslandState] = [
         (tuple(states[part].free[slot] for part, slot in island.slots), 0, 0, (), ())
         for island in template.islands
     ]
@@ -234,8 +232,12 @@ def _hold_elsewhere(template: Template, part: int, mine: Groups, found: list[Isl
     """A device of another node that shares counters with ours brings its groups along."""
     names = {name for name, _ in mine}
     for index, island in enumerate(template.islands):
-        if island.groups and any(own in names for row in island.groups for own, _ in row):
-            if any(p == part for p, _ in island.slots):
-                free, used, claimed, shares, groups = found[index]
-                joined = join_groups(groups, mine)
-                found[index] = (free, used, claimed, shares, joined or groups)
+        same_part = any(p == part for p, _ in island.slots)
+        if same_part and any(own in names for row in island.groups for own, _ in row):
+            free, used, claimed, shares, groups = found[index]
+            joined = join_groups(groups, tuple(one for one in mine if one[0] in _sets(island)))
+            found[index] = (free, used, claimed, shares, joined or groups)
+
+
+def _sets(island: Island) -> set[str]:
+    return {name for row in island.groups for name, _ in row}

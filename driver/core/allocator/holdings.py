@@ -9,7 +9,6 @@ nothing. Claims whose allocation is still in flight are put here like any other.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpudra.api.codec import NOTHING
 from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.allocator.consumable_capacity import normalized
 from gpudra.driver.core.allocator.types import PoolKey
@@ -93,7 +92,7 @@ def _entries(claim: ResourceClaim) -> list[tuple[PoolKey, str, Hold]]:
     if allocation is None:
         return []
     entries, key = [], claim.key
-    exclusive = Hold(key, False, NOTHING)
+    exclusive = Hold(key, False, {})
     for result in allocation.devices.results:
         if result.admin_access:
             continue

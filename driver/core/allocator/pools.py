@@ -150,15 +150,14 @@ class Pool:
             and (not self.homes[home].per_device or device_reaches(self.devices[index], node))
         ]
 
-    def selector_problems(self, node: Node) -> list[str]:
-        """Selectors so malformed that nobody can tell whether they mean this node."""
+    def selector_problems(self) -> list[str]:
+        """Selectors so malformed that nobody can tell which nodes they mean: all are concerned."""
         found = [home.problem for home in self.homes if home.problem]
         for device, home in zip(self.devices, self.home_of, strict=True):
             if self.homes[home].per_device and device.node_selector is not None:
                 problem = selector_problem(device.node_selector)
                 if problem and not device.node_name and not device.all_nodes:
                     found.append(f"device {device.name}: {problem}")
-        del node  # today a malformed selector concerns every node alike
         return found
 
 

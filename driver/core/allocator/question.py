@@ -6,7 +6,7 @@ for one node is kept in positions (third device, not gpu-7), so that every node 
 equal use takes the answer over by a look-up.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpudra.driver.core.allocator.counters import IslandState, island_states
 from gpudra.driver.core.allocator.facts import FactSpace, Verdict, judge
 from gpudra.driver.core.allocator.pools import SKIP_FEATURE
 from gpudra.driver.core.allocator.requests import Alternative, Plan
-from gpudra.driver.core.allocator.search import Pick, Scorer, Search, Solution
+from gpudra.driver.core.allocator.search import Scorer, Search
 from gpudra.driver.core.allocator.template import (
     Part,
     Template,
@@ -24,6 +24,7 @@ from gpudra.driver.core.allocator.template import (
     element_table,
     pattern,
 )
+from gpudra.driver.core.allocator.tries import Pick, Solution
 from gpudra.driver.core.allocator.types import (
     Answer,
     Deadline,
@@ -130,10 +131,10 @@ class Question:
         self, plan: Plan, state: ClusterState, *, deadline: Deadline | None = None
     ) -> "NodeAnswers":
         """The answers of all nodes; after the first time only changed nodes are looked at."""
-        changed = None if self._asked_at is None else state.changes_since(self._asked_at)
-        if changed is None:
+        seen = None if self._asked_at is None else state.changes_since(self._asked_at)
+        changed: Iterable[str] = state.node_names() if seen is None else seen
+        if seen is None:
             self._nodes.clear()
-            changed = state.node_names()
         self._asked_at = state.now
         late: dict[str, Known] = {}
         for name in changed:

@@ -6,6 +6,7 @@ most devices, the largest amount. Called by ``explain``.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -129,6 +130,20 @@ class _Relaxer:
     def _fits(self, claims: Sequence[ResourceClaim]) -> bool:
         return self._index.allocate(claims, self._node, deadline=self._deadline).fits
 
+    def _largest(
+        self, low: int, high: int, made: Callable[[int], tuple[ResourceClaim, ...]]
+    ) -> int | None:
+        """The largest number that fits; whatever is smaller than one that fits, fits too."""
+        if high < low or not self._fits(made(low)):
+            return None
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._fits(made(middle)):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
     def _changed(self, at: int, claim: ResourceClaim) -> tuple[ResourceClaim, ...]:
         return (*self._claims[:at], claim, *self._claims[at + 1 :])
 
@@ -142,7 +157,7 @@ class _Relaxer:
                         f"{path}.exactly",
                         request.name,
                         request.exactly,
-                        _putter(claim, r, None),
+                        _putter(claim, r, 0),
                     )
                 for a, sub in enumerate(request.first_available):
                     yield _Place(
@@ -222,42 +237,41 @@ class _Relaxer:
             if place.asking.allocation_mode == "All" or count < 2:
                 continue
 
-            def made(fewer: int, place: _Place = place) -> tuple[ResourceClaim, ...]:
-                asking = dataclasses.replace(place.asking, count=fewer)
-                return self._changed(place.claim, place.put(asking))
-
-            fewer = _largest(1, count - 1, lambda n, made=made: self._fits(made(n)))
+            made = functools.partial(self._with_count, place)
+            fewer = self._largest(1, count - 1, made)
             if fewer is not None:
                 text = f"ask for {fewer} instead of {count} devices"
                 yield self._made(place, Change.COUNT, "count", count, fewer, text, made(fewer))
+
+    def _with_count(self, place: _Place, count: int) -> tuple[ResourceClaim, ...]:
+        asking = dataclasses.replace(place.asking, count=count)
+        return self._changed(place.claim, place.put(asking))
 
     def capacities(self) -> Iterator[Relaxation]:
         """The largest amount of one capacity that can be had."""
         for place in self._places():
             capacity = place.asking.capacity
             for name, amount in (capacity.requests if capacity is not None else {}).items():
-
-                def made(
-                    nanos: int, place: _Place = place, name: str = name, amount: Quantity = amount
-                ) -> tuple[ResourceClaim, ...]:
-                    asked = place.asking.capacity
-                    requests = dict(asked.requests) if asked is not None else {}
-                    requests[name] = Quantity(nanos, amount.format)
-                    asking = dataclasses.replace(
-                        place.asking, capacity=CapacityRequirements(requests=requests)
-                    )
-                    return self._changed(place.claim, place.put(asking))
-
                 unit = NANO if amount.nanos % NANO == 0 else NANO // 1000
-                most = (amount.nanos - 1) // unit
-                best = _largest(1, most, lambda n, made=made, unit=unit: self._fits(made(n * unit)))
+                made = functools.partial(self._with_amount, place, name, unit)
+                best = self._largest(1, (amount.nanos - 1) // unit, made)
                 if best is not None:
-                    after = Quantity(best * unit, amount.format)
+                    after = str(Quantity(best * unit, amount.format))
                     yield self._made(
-                        place, Change.CAPACITY, f"capacity.requests[{name}]", str(amount),
-                        str(after), f"ask for {name} {after} instead of {amount}",
-                        made(best * unit),
+                        place, Change.CAPACITY, f"capacity.requests[{name}]", str(amount), after,
+                        f"ask for {name} {after} instead of {amount}", made(best),
                     )  # fmt: skip
+
+    def _with_amount(
+        self, place: _Place, name: str, unit: int, amount: int
+    ) -> tuple[ResourceClaim, ...]:
+        asked = place.asking.capacity
+        requests = dict(asked.requests) if asked is not None else {}
+        requests[name] = Quantity(amount * unit, requests[name].format)
+        capacity = CapacityRequirements(requests=requests)
+        return self._changed(
+            place.claim, place.put(dataclasses.replace(place.asking, capacity=capacity))
+        )
 
     def clauses(self) -> Iterator[Relaxation]:
         """One clause less in one of the claim's own selectors."""
@@ -305,18 +319,18 @@ class _Relaxer:
 
 
 def _putter(
-    claim: ResourceClaim, request: int, alternative: int | None
+    claim: ResourceClaim, request: int, alternative: int
 ) -> Callable[[Asking], ResourceClaim]:
     """A function that puts another asking into its place in a copy of the claim."""
 
     def put(asking: Asking) -> ResourceClaim:
         devices = claim.spec.devices
         old = devices.requests[request]
-        if alternative is None:
+        if isinstance(asking, ExactDeviceRequest):
             new = dataclasses.replace(old, exactly=asking)
         else:
             listed = list(old.first_available)
-            listed[alternative] = asking  # type: ignore[call-overload]
+            listed[alternative] = asking
             new = dataclasses.replace(old, first_available=tuple(listed))
         requests = (*devices.requests[:request], new, *devices.requests[request + 1 :])
         spec = dataclasses.replace(
@@ -325,19 +339,6 @@ def _putter(
         return dataclasses.replace(claim, spec=spec)
 
     return put
-
-
-def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest number in a range that fits; whatever is smaller than one that fits, fits."""
-    if high < low or not fits(low):
-        return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _without_one(expression: str) -> Iterator[tuple[str, str]]:

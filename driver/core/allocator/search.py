@@ -13,77 +13,22 @@ The search is a loop over a stack of iterators, so its depth is not limited by P
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from gpudra.api.names import MAX_RESULTS
-from gpudra.driver.core.allocator.bounds import Bounds, distinct_elements
+from gpudra.driver.core.allocator.bounds import Bounds, distinct_elements, short_of_supply
 from gpudra.driver.core.allocator.constraints import ConstraintPlan
-from gpudra.driver.core.allocator.counters import CLAIMED, FREE, SHARES, USED, IslandState, take
-from gpudra.driver.core.allocator.requests import Alternative, ClaimPlan, Plan, RequestPlan
-from gpudra.driver.core.allocator.template import Candidates, Template, compress
+from gpudra.driver.core.allocator.counters import IslandState, take
+from gpudra.driver.core.allocator.requests import Alternative, ClaimPlan, Plan
+from gpudra.driver.core.allocator.symmetry import Symmetry
+from gpudra.driver.core.allocator.template import Candidates, Template
+from gpudra.driver.core.allocator.tries import Pick, Solution, Try
 from gpudra.driver.core.allocator.types import Deadline, Outcome, Refusal, claim_refusal
 
 _CLOCK_INTERVAL = 64  # tries between two looks at the clock
 
 Scorer = Callable[["Solution"], float]
 """Rates a complete answer; the highest wins, the first of equals."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """One device given to one request.
-
-    Attributes:
-        claim, request, alternative: indices into the plan.
-        position: of the device.
-        before: the pick made before this one.
-    """
-
-    claim: int
-    request: int
-    alternative: int
-    position: int
-    before: "Pick | None"
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """A complete answer, in positions.
-
-    Attributes:
-        picks: in the order of claims, requests and devices.
-        islands: the states of the node's islands afterwards.
-    """
-
-    picks: tuple[Pick, ...]
-    islands: tuple[IslandState, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Try:
-    """How far a search has come.
-
-    Attributes:
-        claim, request: what is served next; ``request`` may be one past the last.
-        alternative: the chosen one, -1 while it is not chosen.
-        slot: devices that the chosen alternative has got.
-        start: index into its candidates from which the next device may come.
-        total: devices given to the claim so far.
-        islands: states.
-        constraints: states of the claim's constraints.
-        picks: devices given out, newest first.
-    """
-
-    claim: int
-    request: int
-    alternative: int
-    slot: int
-    start: int
-    total: int
-    islands: tuple[IslandState, ...]
-    constraints: tuple[int, ...]
-    picks: Pick | None
 
 
 class Search:
@@ -117,7 +62,7 @@ class Search:
             [template.attributes.index(one.attribute) for one in claim.constraints]
             for claim in plan.claims
         ]
-        self._later: dict[tuple[int, int, int, int], tuple[tuple[int, int], ...]] = {}
+        self._symmetry = Symmetry(template, self._rows)
         self.tries = 0
 
     def first(self) -> Solution | None:
@@ -159,7 +104,7 @@ class Search:
         if not self._plan.claims:
             yield Solution((), self._islands)
             return
-        if self._short_of_supply():
+        if short_of_supply(self._plan, self._template, self._islands):
             self._raise_errors_anywhere()
             return
         start = self._enter_claim(0, self._islands, None)
@@ -187,14 +132,14 @@ class Search:
                     if fruitful:
                         fruitful[-1] = True
                 else:
-                    self._failed.add(self._key(current))
+                    self._failed.add(self._symmetry.key(current))
                 continue
             self._tick()
             if following.claim == len(self._plan.claims):
                 fruitful[-1] = True
                 yield following
                 continue
-            if self._failed and self._key(following) in self._failed:
+            if self._failed and self._symmetry.key(following) in self._failed:
                 continue
             stack.append((following, self._expand(following)))
             fruitful.append(False)
@@ -216,7 +161,7 @@ class Search:
         alternative = request.alternatives[current.alternative]
         if alternative.take_all:
             return self._take_all(current, claim, alternative)
-        return self._next_device(current, claim, request, alternative)
+        return self._next_device(current, claim, alternative)
 
     def _enter_claim(
         self, index: int, islands: tuple[IslandState, ...], picks: Pick | None
@@ -224,9 +169,7 @@ class Search:
         """The start of a claim, with its constraints narrowed to what can still be met."""
         if index == len(self._plan.claims):
             return Try(index, 0, -1, 0, 0, 0, islands, (), picks)
-        fresh = tuple(
-            (one[0], one[1], 0, one[3], one[4]) if one[CLAIMED] else one for one in islands
-        )
+        fresh = tuple((one[0], one[1], 0, one[3], one[4]) if one[2] else one for one in islands)
         constraints = self._narrow(index, fresh)
         if constraints is None:
             return None
@@ -263,15 +206,15 @@ class Search:
         found = self._found(current)
         if len(found.selected) != len(found.positions):
             return  # a selected device is kept off by a taint, so not all can be had
-        following: Try | None = current
         for position in found.selected:
-            following = self._give(following, claim, alternative, position, 0)
+            following = self._give(current, claim, alternative, position, 0)
             if following is None:
                 return
-        yield self._finish(following)
+            current = following
+        yield self._finish(current)
 
     def _next_device(
-        self, current: Try, claim: ClaimPlan, request: RequestPlan, alternative: Alternative
+        self, current: Try, claim: ClaimPlan, alternative: Alternative
     ) -> Iterator[Try]:
         """One successor per device that differs from those tried before."""
         found = self._found(current)
@@ -283,7 +226,7 @@ class Search:
             position = positions[index]
             if errors and self._error_before(position, alternative, found, current):
                 break
-            likeness = self._likeness(position, current)
+            likeness = self._symmetry.likeness(position, current)
             if likeness in tried:
                 continue
             tried.add(likeness)
@@ -410,124 +353,6 @@ class Search:
         found = [candidates for alternatives in wanted for candidates, _, _ in alternatives]
         return distinct_elements(self._template, row, found) < least
 
-    # --- what need not be tried -----------------------------------------------------------
-
-    def _likeness(self, position: int, current: Try) -> Any:
-        """Equal for devices of which one can stand for the other, as things are."""
-        template = self._template
-        index = template.island_of[position]
-        island = template.islands[index]
-        local = template.local_of[position]
-        state = current.islands[index]
-        return (
-            island.kind,
-            state,
-            island.local_class[local],
-            state[USED] >> local & 1,
-            state[CLAIMED] >> local & 1,
-            next((share for member, share in state[SHARES] if member == local), None)
-            if state[SHARES]
-            else None,
-            self._local_patterns(current, index) if current.constraints else (),
-        )
-
-    def _local_patterns(self, current: Try, index: int) -> tuple[int, ...]:
-        island = self._template.islands[index]
-        rows = self._rows[current.claim]
-        return tuple(
-            compress(state, island.local_bits[rows[at]]) if island.local_bits[rows[at]] else 0
-            for at, state in enumerate(current.constraints)
-        )
-
-    def _key(self, current: Try) -> Any:
-        """Equal for tries that succeed or fail alike: islands of one kind are exchangeable, and
-        devices that nobody can ask for any more do not count.
-        """
-        masks = self._masks(current)
-        states = current.islands
-        islands = self._template.islands
-        signatures = []
-        for index, island in enumerate(islands):
-            free, used, claimed, shares, groups = states[index]
-            own, later = masks[index]
-            mask = own | later
-            signatures.append(
-                (
-                    island.kind,
-                    own,
-                    later,
-                    used & mask,
-                    claimed & mask,
-                    free,
-                    shares,
-                    groups,
-                    self._local_patterns(current, index) if current.constraints else (),
-                )
-            )
-        signatures.sort(key=_order)
-        return (
-            current.claim,
-            current.request,
-            current.alternative,
-            current.slot,
-            current.total,
-            self._shared_bits(current),
-            tuple(signatures),
-        )
-
-    def _shared_bits(self, current: Try) -> tuple[int, ...]:
-        """The constraint states without the bits that belong to one island only."""
-        if not current.constraints:
-            return ()
-        common = self._template.common_bits
-        rows = self._rows[current.claim]
-        return tuple(state & common[rows[at]] for at, state in enumerate(current.constraints))
-
-    def _masks(self, current: Try) -> tuple[tuple[int, int], ...]:
-        """Per island, the members that this request and later ones may still ask for."""
-        key = (current.claim, current.request, current.alternative, current.start)
-        known = self._later.get(key)
-        if known is None:
-            known = self._later[key] = self._remaining(*key)
-        return known
-
-    def _remaining(
-        self, claim: int, request: int, alternative: int, start: int
-    ) -> tuple[tuple[int, int], ...]:
-        template = self._template
-        own, later = [0] * len(template.islands), [0] * len(template.islands)
-        for (c, r, _), found in template.candidates.items():
-            if (c, r) < (claim, request) or ((c, r) == (claim, request) and alternative >= 0):
-                continue
-            for position in found.selected:
-                later[template.island_of[position]] |= 1 << template.local_of[position]
-        if alternative >= 0:
-            found = template.candidates[claim, request, alternative]
-            for position in found.positions[start:]:
-                own[template.island_of[position]] |= 1 << template.local_of[position]
-        return tuple(zip(own, later, strict=True))
-
-    def _short_of_supply(self) -> bool:
-        """Whether requests that draw on the same devices want more than there are."""
-        demand: dict[int, int] = {}
-        found_by: dict[int, Candidates] = {}
-        for c, claim in enumerate(self._plan.claims):
-            for r, request in enumerate(claim.requests):
-                one = request.alternatives[0]
-                if len(request.alternatives) > 1 or one.take_all or one.admin:
-                    continue
-                found = self._template.candidates[c, r, 0]
-                if any(self._template.multiple[position] for position in found.positions):
-                    continue
-                demand[found.identity] = demand.get(found.identity, 0) + one.count
-                found_by[found.identity] = found
-        if len(demand) > 1:
-            demand = _with_subsets(demand, found_by)
-        return any(
-            self._bounds.devices(found_by[identity], self._islands, admin=False) < wanted
-            for identity, wanted in demand.items()
-        )
-
     # --- selectors that fail to run -------------------------------------------------------
 
     def _check_all_requests(self) -> None:
@@ -546,9 +371,8 @@ class Search:
         self, alternative: Alternative, position: int, islands: tuple[IslandState, ...]
     ) -> bool:
         """Devices in use are passed over before their selectors run."""
-        state = islands[self._template.island_of[position]]
-        bit = 1 << self._template.local_of[position]
-        return not (state[CLAIMED] if alternative.admin else state[USED]) & bit
+        _, used, claimed, _, _ = islands[self._template.island_of[position]]
+        return not (claimed if alternative.admin else used) >> self._template.local_of[position] & 1
 
     def _error_before(
         self, position: int, alternative: Alternative, found: Candidates, current: Try
@@ -576,28 +400,9 @@ class Search:
                     self._raise_errors(alternative, found, self._islands)
 
 
-def _order(signature: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Sortable although compatibility groups are sets."""
-    return (*signature[:7], str(signature[7]), signature[8])
-
-
-def _with_subsets(demand: dict[int, int], found_by: dict[int, Candidates]) -> dict[int, int]:
-    """Demand on a set of devices includes that of requests which draw on a part of it."""
-    sets = {identity: set(found.positions) for identity, found in found_by.items()}
-    return {
-        identity: sum(count for other, count in demand.items() if sets[other] <= whole)
-        for identity, whole in sets.items()
-    }
-
-
 def _in_order(picks: Pick | None) -> tuple[Pick, ...]:
     found = []
     while picks is not None:
         found.append(picks)
         picks = picks.before
     return tuple(reversed(found))
-
-
-def free_counters(islands: tuple[IslandState, ...]) -> int:
-    """Nanos left over all counters: what a packing scorer may want to keep together."""
-    return sum(sum(state[FREE]) for state in islands)

@@ -294,8 +294,8 @@ class ClusterState:
                 troubles.append(_trouble(record.pool))
         for key in self._shared:
             record = self.record(key)
-            for problem in record.pool.selector_problems(node):
-                troubles.append((True, f"pool {record.pool.label}: {problem}"))
+            label = record.pool.label
+            troubles += [(True, f"pool {label}: {one}") for one in record.pool.selector_problems()]
             if record.pool.reaches(node):
                 if record.pool.ready:
                     records.append(record)
