@@ -20,7 +20,8 @@ from pathlib import Path
 import gpudra.kubelet_plugin.hardware as hardware_module
 from gpudra.api.errors import StateError
 from gpudra.controller.resourceslices import ResourceSliceController, SliceReport, probe_features
-from gpudra.driver.core.health import Cause
+from gpudra.driver.core.forms import PublishPolicy
+from gpudra.driver.core.health import Cause, HealthPolicy
 from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.prepare import CDI_FILE
 from gpudra.driver.core.resourceslices import ServerFeatures
@@ -49,7 +50,9 @@ from gpudra.kubelet_plugin.hardware import Hardware
 from gpudra.kubelet_plugin.health_monitor import HealthMonitor
 from gpudra.kubelet_plugin.health_service import HealthService
 from gpudra.kubelet_plugin.health_store import HealthStore
+from gpudra.kubelet_plugin.holders import Holders
 from gpudra.kubelet_plugin.instance_lock import FileLock, InstanceLock
+from gpudra.kubelet_plugin.nodepolicy import PolicyWatcher
 from gpudra.kubelet_plugin.options import Options
 from gpudra.kubelet_plugin.publisher import LOCK_NAME, Publisher
 from gpudra.kubelet_plugin.recovery import Recovery
@@ -131,6 +134,7 @@ class App:
             on_change=self._inventory_changed,
             on_read=lambda found: self.health.read(found),  # noqa: PLW0108 - made below
             on_trouble=lambda why: self.health.trouble(why),  # noqa: PLW0108 - made below
+            kinds=options.kinds,
         )
         self.health = HealthMonitor(
             lib.health,
@@ -187,8 +191,21 @@ class App:
             controller,
             probe,
             FileLock(options.state_folder / LOCK_NAME),
+            Holders(
+                client,
+                lambda: self.checkpoint.records,
+                driver=options.driver_name,
+                pool=options.node_name,
+            ),
             driver=options.driver_name,
             node_name=options.node_name,
+            clock=self.clock,
+            rng=self._rng,
+        )
+        self.policies = PolicyWatcher(
+            client,
+            node_name=options.node_name,
+            on_change=self._policy_changed,
             clock=self.clock,
             rng=self._rng,
         )
@@ -216,6 +233,13 @@ class App:
         for kind, count in kinds.items():
             self.metrics.set(m.DEVICES, count, kind=kind, state="published")
         self.publisher.inventory_changed(inventory)
+
+    def _policy_changed(self, policy: PublishPolicy) -> None:
+        # What cannot be prepared must not be allocated, whatever the policy says.
+        narrowed = policy.within(self.options.kinds)
+        self.hardware.set_policy(narrowed)
+        self.health.set_policy(HealthPolicy.of_xids(policy.xid_effects))
+        self.publisher.policy_changed(narrowed)
 
     def _unwell(self, gpu: str, cause: Cause) -> None:
         self.report.node_warning("GPUUnhealthy", f"GPU {gpu}: {cause.key}: {cause.message}")
@@ -254,6 +278,7 @@ class App:
                     tasks.create_task(self.events.run(), name="events"),
                     tasks.create_task(self.hardware.run(self._rng), name="hardware"),
                     tasks.create_task(self.health.run(), name="health"),
+                    tasks.create_task(self.policies.run(), name="policies"),
                     tasks.create_task(self.publisher.run(), name="publisher"),
                     tasks.create_task(self.recovery.run(), name="recovery"),
                 ]

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from gpudra.api.errors import HardwareError, InputError
 from gpudra.driver.core.allocatable import AllocatableDevice, allocatable_devices
+from gpudra.driver.core.forms import EVERYTHING, DeviceKind, PublishPolicy
 from gpudra.driver.core.inventory import Inventory
+from gpudra.driver.core.prepare import PREPARABLE
 from gpudra.driver.devicelib.open import Backend, Source, open_device_lib
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.kube.backoff import Backoff
@@ -57,6 +59,7 @@ class Hardware:
         on_change: told every inventory that differs from the one before.
         on_read: told every inventory, changed or not: proof that the cards are looked after.
         on_trouble: told why the library does not answer, each time that it was asked in vain.
+        kinds: the forms that cards may have here.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Hardware:
         on_change: Callable[[Inventory], None],
         on_read: Callable[[Inventory], None] | None = None,
         on_trouble: Callable[[str], None] = ignore_trouble,
+        kinds: frozenset[DeviceKind] = PREPARABLE,
     ) -> None:
         self.lib = lib
         self._clock = clock
@@ -76,6 +80,8 @@ class Hardware:
         self._print: Hashable = None
         self._read_at = 0.0
         self._wake = asyncio.Event()
+        self._kinds = kinds
+        self._policy = PublishPolicy()
         self._inventory: Inventory | None = None
         self._devices: Mapping[str, AllocatableDevice] = {}
         self._problem: str | None = "the GPUs have not been read yet"
@@ -94,6 +100,18 @@ class Hardware:
             )
         return self._devices
 
+    def set_policy(self, policy: PublishPolicy) -> None:
+        """The policy decides whether parts are made on demand or are there."""
+        self._policy = policy
+        if self._inventory is not None:
+            self._devices = self._devices_of(self._inventory)
+
+    def _devices_of(self, inventory: Inventory) -> dict[str, AllocatableDevice]:
+        """Every device that a claim may have: a policy takes none away from those that hold it."""
+        possible = allocatable_devices(inventory, EVERYTHING.within(self._kinds))
+        offered = allocatable_devices(inventory, self._policy)
+        return {device.name: device for device in (*possible, *offered)}
+
     def problem(self) -> str | None:
         """For ``/readyz``."""
         return self._problem
@@ -106,7 +124,7 @@ class Hardware:
             # The look comes first: what changes while everything is read shows in the next look.
             look = await asyncio.to_thread(self.lib.fingerprint)
             inventory = await asyncio.to_thread(self.lib.discover)
-            devices = {device.name: device for device in allocatable_devices(inventory)}
+            devices = self._devices_of(inventory)
         except (HardwareError, InputError) as error:
             self._failed(str(error))
             return False

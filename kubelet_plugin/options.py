@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gpudra.api.errors import InputError
 from gpudra.api.names import check_dns_subdomain, check_driver_name
+from gpudra.driver.core.forms import FORM_WORDS, DeviceKind, form_words, parse_forms
+from gpudra.driver.core.prepare import PREPARABLE
 
 PREFIX = "GPUDRA_"
 
@@ -72,6 +74,13 @@ class Options(BaseModel):
     host_root: Annotated[
         Path, Field(description="where this process sees the host's / (for /sys, /dev and /proc)")
     ] = Path("/")
+    forms: Annotated[
+        str,
+        Field(
+            description=f"forms in which cards may be offered, some of {','.join(FORM_WORDS)}; "
+            "the node's NodePolicy chooses among them"
+        ),
+    ] = form_words(PREPARABLE)
     kubeconfig: Annotated[
         Path | None,
         Field(description="how to reach the API server; without it the pod's service account"),
@@ -118,6 +127,11 @@ class Options(BaseModel):
     def _driver(cls, value: str) -> str:
         return _checked(check_driver_name, value, "driver-name")
 
+    @field_validator("forms")
+    @classmethod
+    def _forms(cls, value: str) -> str:
+        return form_words(_checked_forms(value))
+
     @field_validator("http_endpoint")
     @classmethod
     def _endpoint(cls, value: str) -> str:
@@ -145,6 +159,11 @@ class Options(BaseModel):
         return self
 
     @property
+    def kinds(self) -> frozenset[DeviceKind]:
+        """The forms in which cards may be offered."""
+        return parse_forms(self.forms)
+
+    @property
     def state_folder(self) -> Path:
         """Where the checkpoint lies."""
         return self.state_dir or self.kubelet_root / "plugins" / self.driver_name
@@ -156,6 +175,13 @@ class Options(BaseModel):
             return None
         host, _, port = self.http_endpoint.rpartition(":")
         return host.strip("[]"), int(port)
+
+
+def _checked_forms(value: str) -> frozenset[DeviceKind]:
+    try:
+        return parse_forms(value)
+    except InputError as error:
+        raise ValueError(f"{error.what}; {error.hint}") from error
 
 
 def _checked(check: Any, value: str, field: str) -> str:

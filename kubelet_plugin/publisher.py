@@ -12,13 +12,16 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gpudra.api.errors import ApiError, InputError
-from gpudra.api.resource_v1 import DeviceTaint
+from gpudra.api.resource_v1 import Device, DeviceTaint
+from gpudra.driver.core.forms import PublishPolicy
 from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.resourceslices import DesiredPool, ServerFeatures, build_pool
 from gpudra.driver.kube.backoff import Backoff
 from gpudra.driver.kube.clock import Clock
 from gpudra.driver.observability.logging import get_logger
+from gpudra.kubelet_plugin.holders import Holders
 from gpudra.kubelet_plugin.instance_lock import FileLock
+from gpudra.kubelet_plugin.withdrawal import Withdrawals
 
 LOCK_NAME = "publish.lock"
 _POLL = 1.0
@@ -44,6 +47,14 @@ class SliceController(Protocol):
         """Returns once the API holds the desired pool."""
         ...
 
+    async def wait_listed(self) -> None:
+        """Returns once it is known what the API holds."""
+        ...
+
+    def listed(self) -> Mapping[str, Device]:
+        """The pool's devices in the API, by name."""
+        ...
+
 
 class Probe(Protocol):
     """Asks the API server which fields it keeps."""
@@ -54,16 +65,18 @@ class Probe(Protocol):
 
 
 class Publisher:
-    """Turns inventories into a pool and runs the slice controller.
+    """Turns inventory, policy and health into a pool and runs the slice controller.
 
     Args:
         controller: keeps the pool in the API.
         probe: asks the API server which fields it keeps.
         lock: held by the instance that publishes.
+        holders: who holds devices.
         driver: this driver's name.
         node_name: of this node; also the pool's name.
         clock: for pauses.
         rng: for their jitter.
+        policy: what to publish; None: nothing until ``policy_changed`` told.
     """
 
     def __init__(
@@ -71,11 +84,13 @@ class Publisher:
         controller: SliceController,
         probe: Probe,
         lock: FileLock,
+        holders: Holders,
         *,
         driver: str,
         node_name: str,
         clock: Clock,
         rng: random.Random,
+        policy: PublishPolicy | None = None,
     ) -> None:
         self._controller = controller
         self._probe = probe
@@ -84,6 +99,12 @@ class Publisher:
         self._node_name = node_name
         self._clock = clock
         self._rng = rng
+        self._holders = holders
+        self._withdrawals = Withdrawals(holders, driver=driver, clock=clock, rng=rng)
+        self._policy = policy
+        self._wake = asyncio.Event()
+        self._pool: DesiredPool | None = None
+        self._told: tuple[str, ...] = ()
         self._features: ServerFeatures | None = None
         self._inventory: Inventory | None = None
         self._taints: Mapping[str, tuple[DeviceTaint, ...]] = {}
@@ -99,12 +120,17 @@ class Publisher:
     def inventory_changed(self, inventory: Inventory) -> None:
         """The hardware changed, or was read for the first time."""
         self._inventory = inventory
-        self._update()
+        self._wake.set()
+
+    def policy_changed(self, policy: PublishPolicy) -> None:
+        """The node's policy changed, or is known for the first time."""
+        self._policy = policy
+        self._wake.set()
 
     def taints_changed(self, taints: Mapping[str, tuple[DeviceTaint, ...]]) -> None:
         """Devices became unwell, or well again: taints by name of the device."""
         self._taints = taints
-        self._update()
+        self._wake.set()
 
     def connection_changed(self) -> None:
         """The kubelet registered the plugin, or refused it."""
@@ -119,10 +145,10 @@ class Publisher:
         """Publishes from when it is this instance's turn, until cancelled."""
         await self._wait_for_turn()
         await self._learn_features()
-        self._update()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._controller.run(), name="slice controller")
             tasks.create_task(self._watch_sync(), name="slice controller's state")
+            tasks.create_task(self._publish_for_ever(), name="publish")
 
     async def _watch_sync(self) -> None:
         while True:
@@ -151,19 +177,59 @@ class Publisher:
                 log.warning("cannot probe the API server, will try again", error=str(error))
                 await self._clock.sleep(backoff.next())
 
-    def _update(self) -> None:
-        if self._features is None or self._inventory is None:
-            return
-        try:
-            pool = build_pool(
-                self._inventory,
+    async def _publish_for_ever(self) -> None:
+        # What is listed now may be allocated, so it must be known before anything is taken away.
+        await self._controller.wait_listed()
+        while True:
+            self._wake.clear()
+            rest = await self._publish()
+            if rest is None:
+                await self._wake.wait()
+                continue
+            timer = self._clock.call_later(rest, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                timer.cancel()
+
+    async def _publish(self) -> float | None:
+        """One look at everything; returns after how many seconds to look again at the latest."""
+        inventory, features, policy = self._inventory, self._features, self._policy
+        if inventory is None or features is None or policy is None:
+            return None
+
+        def built(kept: Mapping[str, Device]) -> DesiredPool:
+            return build_pool(
+                inventory,
                 driver=self._driver,
                 node_name=self._node_name,
-                features=self._features,
+                features=features,
+                policy=policy,
                 taints=self._taints,
+                own_mig=self._holders.own_mig(inventory),
+                kept=kept,
             )
+
+        try:
+            pool = built({})
+            offered = {device.name for device in pool.devices}
+            listed = self._controller.listed()
+            vanishing = {name: one for name, one in listed.items() if name not in offered}
+            kept = await self._withdrawals.kept(vanishing, taints_kept=features.device_taints)
+            if kept:
+                pool = built(kept)
         except InputError as error:
             self._problem = f"the devices cannot be published: {error}"
             log.error("the devices cannot be published", error=str(error))  # noqa: TRY400
-            return
-        self._controller.set_desired(pool)
+            return None
+        self._tell(pool.problems)
+        if pool != self._pool:
+            self._pool = pool
+            self._controller.set_desired(pool)
+        return self._withdrawals.rest
+
+    def _tell(self, problems: tuple[str, ...]) -> None:
+        if problems != self._told:
+            for problem in problems:
+                log.warning("left out", problem=problem)
+        self._told = problems

@@ -7,13 +7,13 @@ its own slices only, writes only differences, and rests without timers while not
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from gpudra.api.errors import ApiError, ConflictError, TooManyRequestsError
 from gpudra.api.meta import OwnerReference
-from gpudra.api.resource_v1 import ResourceSlice
+from gpudra.api.resource_v1 import Device, ResourceSlice
 from gpudra.controller.resourceslices.reports import Reporter, ReportKind, SliceReport, kind_of
 from gpudra.controller.resourceslices.view import SliceView
 from gpudra.controller.resourceslices.writer import SliceWriter
@@ -144,6 +144,21 @@ class ResourceSliceController:
     async def wait_synced(self) -> None:
         """Return when the API holds the desired pool."""
         await self._synced.wait()
+
+    async def wait_listed(self) -> None:
+        """Return when it is known what the API holds."""
+        await self._reflector.wait_synced()
+
+    def listed(self) -> Mapping[str, Device]:
+        """The pool's devices in the API, by name, as allocators see them: newest generation only."""
+        slices = self._view.slices()
+        newest = max((one.spec.pool.generation for one in slices), default=0)
+        return {
+            device.name: device
+            for one in slices
+            if one.spec.pool.generation == newest
+            for device in one.spec.devices
+        }
 
     async def run(self) -> None:
         """Keep the pool until cancelled or stopped. Slices stay when it ends."""

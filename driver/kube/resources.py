@@ -89,6 +89,7 @@ CRDS = Resource(
     "CustomResourceDefinition",
     namespaced=False,
 )
+NODE_POLICIES = Resource("gpudra.io", "v1alpha1", "nodepolicies", "NodePolicy", namespaced=False)
 
 
 def object_key(obj: Obj) -> str:

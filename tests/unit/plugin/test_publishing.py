@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from gpudra.api.errors import HardwareError, UnavailableError
+from gpudra.api.resource_v1 import Device
+from gpudra.driver.core.forms import PublishPolicy
 from gpudra.driver.core.inventory import Gpu, Inventory
 from gpudra.driver.core.resourceslices import DesiredPool, ServerFeatures
 from gpudra.driver.devicelib.protocol import Readiness
 from gpudra.driver.kube.clock import VirtualClock, settle
 from gpudra.kubelet_plugin.hardware import Hardware
+from gpudra.kubelet_plugin.holders import Holders
 from gpudra.kubelet_plugin.instance_lock import FileLock
 from gpudra.kubelet_plugin.proto import pluginregistration_pb2 as pb
 from gpudra.kubelet_plugin.publisher import Publisher
 from gpudra.kubelet_plugin.registration import Registered, RegistrationService
 from tests.support.logs import Captured
+from tests.support.plugin import FakeClaims
 
 CARD = Gpu(uuid="GPU-00000000-0000-4000-8000-000000000000", minor=0)
 
@@ -72,6 +76,14 @@ class Controller:
     async def wait_synced(self) -> None:
         """When the test says so."""
         await self.synced.wait()
+
+    async def wait_listed(self) -> None:
+        """At once."""
+
+    def listed(self) -> dict[str, Device]:
+        """What was asked for last."""
+        pool = self.pools[-1] if self.pools else None
+        return {device.name: device for device in pool.devices} if pool else {}
 
 
 def hardware(lib: Any, seen: list[Inventory], clock: VirtualClock | None = None) -> Hardware:
@@ -145,10 +157,12 @@ def publisher(folder: Path, controller: Controller, probe: Any, clock: VirtualCl
         controller,
         probe,
         FileLock(folder / "publish.lock"),
+        Holders(FakeClaims(), dict, driver="gpu.gpudra.io", pool="node-a"),
         driver="gpu.gpudra.io",
         node_name="node-a",
         clock=clock,
         rng=random.Random(1),
+        policy=PublishPolicy(),
     )
 
 
