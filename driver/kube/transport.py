@@ -104,6 +104,11 @@ class Call:
         return rest[0] if rest else ""
 
 
+# A new TLS connection costs several milliseconds in the middle of a Prepare; the API server closes
+# idle ones after 90 s (k8s.io/apiserver, secure_serving.go).
+KEEPALIVE = 80.0
+
+
 class Transport:
     """Connections to one server. Must be made and closed inside the running loop."""
 
@@ -113,7 +118,9 @@ class Transport:
         ssl_context = connection.ssl_context
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0, ssl=ssl_context if ssl_context is not None else True
+                limit=0,
+                ssl=ssl_context if ssl_context is not None else True,
+                keepalive_timeout=KEEPALIVE,
             ),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=options.connect_timeout),
             auto_decompress=True,
