@@ -14,11 +14,12 @@ import gc
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import gpudra.kubelet_plugin.hardware as hardware_module
 from gpudra.api.errors import StateError
+from gpudra.api.resource_v1 import DeviceTaint
 from gpudra.controller.resourceslices import ResourceSliceController, SliceReport, probe_features
 from gpudra.driver.core.forms import PublishPolicy
 from gpudra.driver.core.health import Cause, HealthPolicy
@@ -52,6 +53,7 @@ from gpudra.kubelet_plugin.health_service import HealthService
 from gpudra.kubelet_plugin.health_store import HealthStore
 from gpudra.kubelet_plugin.holders import Holders
 from gpudra.kubelet_plugin.instance_lock import FileLock, InstanceLock
+from gpudra.kubelet_plugin.node_reporter import UNREAD, NodeReporter, Sources
 from gpudra.kubelet_plugin.nodepolicy import PolicyWatcher
 from gpudra.kubelet_plugin.options import Options
 from gpudra.kubelet_plugin.publisher import LOCK_NAME, Publisher
@@ -133,7 +135,7 @@ class App:
             clock=clock,
             on_change=self._inventory_changed,
             on_read=lambda found: self.health.read(found),  # noqa: PLW0108 - made below
-            on_trouble=lambda why: self.health.trouble(why),  # noqa: PLW0108 - made below
+            on_trouble=self._hardware_trouble,
             kinds=options.kinds,
         )
         self.health = HealthMonitor(
@@ -142,7 +144,7 @@ class App:
             devices=lambda: self.hardware.devices.values(),  # noqa: PLW0108 - raises before the first look
             driver=options.driver_name,
             clock=clock,
-            on_taints=lambda taints: self.publisher.taints_changed(taints),  # noqa: PLW0108 - made below
+            on_taints=self._taints_changed,
             on_cause=self._unwell,
             wake=self.hardware.wake,
         )
@@ -201,6 +203,23 @@ class App:
             node_name=options.node_name,
             clock=self.clock,
             rng=self._rng,
+            withheld=UNREAD,
+        )
+        self.node = NodeReporter(
+            client,
+            options.node_name,
+            Sources(
+                inventory=lambda: self.hardware.inventory,
+                hardware_problem=self.hardware.problem,
+                publish_problem=self.publisher.problem,
+                health=lambda: self.health.snapshot().devices,
+            ),
+            withhold=self.publisher.withhold,
+            warn=self.report.node_warning,
+            write=options.node_status,
+            feature_names=options.feature_labels,
+            clock=self.clock,
+            rng=self._rng,
         )
         self.policies = PolicyWatcher(
             client,
@@ -233,6 +252,7 @@ class App:
         for kind, count in kinds.items():
             self.metrics.set(m.DEVICES, count, kind=kind, state="published")
         self.publisher.inventory_changed(inventory)
+        self.node.changed()
 
     def _policy_changed(self, policy: PublishPolicy) -> None:
         # What cannot be prepared must not be allocated, whatever the policy says.
@@ -240,6 +260,14 @@ class App:
         self.hardware.set_policy(narrowed)
         self.health.set_policy(HealthPolicy.of_xids(policy.xid_effects))
         self.publisher.policy_changed(narrowed)
+
+    def _hardware_trouble(self, why: str) -> None:
+        if self.health.trouble(why) == 1:
+            self.node.changed()
+
+    def _taints_changed(self, taints: Mapping[str, tuple[DeviceTaint, ...]]) -> None:
+        self.publisher.taints_changed(taints)
+        self.node.changed()
 
     def _unwell(self, gpu: str, cause: Cause) -> None:
         self.report.node_warning("GPUUnhealthy", f"GPU {gpu}: {cause.key}: {cause.message}")
@@ -278,6 +306,7 @@ class App:
                     tasks.create_task(self.events.run(), name="events"),
                     tasks.create_task(self.hardware.run(self._rng), name="hardware"),
                     tasks.create_task(self.health.run(), name="health"),
+                    tasks.create_task(self.node.run(), name="node"),
                     tasks.create_task(self.policies.run(), name="policies"),
                     tasks.create_task(self.publisher.run(), name="publisher"),
                     tasks.create_task(self.recovery.run(), name="recovery"),

@@ -46,8 +46,9 @@ def open_lib(options: Options, state_dir: Path) -> DeviceLib:
     )
 
 
-def ignore_trouble(_why: str) -> None:
+def ignore_trouble(_why: str) -> object:
     """For callers who do not care."""
+    return None
 
 
 class Hardware:
@@ -69,7 +70,7 @@ class Hardware:
         clock: Clock,
         on_change: Callable[[Inventory], None],
         on_read: Callable[[Inventory], None] | None = None,
-        on_trouble: Callable[[str], None] = ignore_trouble,
+        on_trouble: Callable[[str], object] = ignore_trouble,
         kinds: frozenset[DeviceKind] = PREPARABLE,
     ) -> None:
         self.lib = lib
@@ -111,6 +112,11 @@ class Hardware:
         possible = allocatable_devices(inventory, EVERYTHING.within(self._kinds))
         offered = allocatable_devices(inventory, self._policy)
         return {device.name: device for device in (*possible, *offered)}
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """All cards, as last read; None before the first reading."""
+        return self._inventory
 
     def problem(self) -> str | None:
         """For ``/readyz``."""

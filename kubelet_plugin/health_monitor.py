@@ -123,11 +123,12 @@ class HealthMonitor:
         self._read_at = self._clock.monotonic()
         self._settle(after_reading(self._state, inventory, self._policy, self._read_at))
 
-    def trouble(self, why: str) -> None:
-        """The library was asked in vain."""
+    def trouble(self, why: str) -> int:
+        """The library was asked in vain; how often in a row."""
         self._misses += 1
         if self._misses >= _MISSES:
             self._settle(driver_gone(self._state, why))
+        return self._misses
 
     async def run(self) -> None:
         """Listens until cancelled."""

@@ -112,6 +112,17 @@ class Options(BaseModel):
             "kubelet can end its containers first",
         ),
     ] = 120.0
+    node_status: Annotated[
+        bool,
+        Field(
+            description="true: keep labels, the condition GPUsReady and the start-up taint of the "
+            "node; false: leave the node to another agent"
+        ),
+    ] = True
+    feature_labels: Annotated[
+        bool,
+        Field(description="true: label the node under the names of GPU feature discovery, too"),
+    ] = False
     log_level: Annotated[LogLevel, Field(description="debug, info, warning or error")] = (
         LogLevel.INFO
     )

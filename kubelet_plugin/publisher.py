@@ -9,6 +9,7 @@ the kubelet wipes them 30 s after it lost it, and stay when this process ends.
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from gpudra.api.errors import ApiError, InputError
@@ -77,6 +78,7 @@ class Publisher:
         clock: for pauses.
         rng: for their jitter.
         policy: what to publish; None: nothing until ``policy_changed`` told.
+        withheld: why nothing may be published at first; see ``withhold``.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Publisher:
         clock: Clock,
         rng: random.Random,
         policy: PublishPolicy | None = None,
+        withheld: str | None = None,
     ) -> None:
         self._controller = controller
         self._probe = probe
@@ -102,6 +105,8 @@ class Publisher:
         self._holders = holders
         self._withdrawals = Withdrawals(holders, driver=driver, clock=clock, rng=rng)
         self._policy = policy
+        self._withheld = withheld
+        self._judged = withheld is None
         self._wake = asyncio.Event()
         self._pool: DesiredPool | None = None
         self._told: tuple[str, ...] = ()
@@ -114,8 +119,10 @@ class Publisher:
 
     def problem(self) -> str | None:
         """For ``/readyz``: why this node's devices are not what they should be, if we know."""
-        # An instance that waits for its turn is fine: the other one publishes.
-        return None if self._waits else self._problem
+        # An instance that waits for its turn is fine: the other one publishes. One that must not
+        # publish is where it should be, too: an update of all agents must not stop at its node.
+        idle = self._waits or (self._judged and self._withheld is not None)
+        return None if idle else self._problem
 
     def inventory_changed(self, inventory: Inventory) -> None:
         """The hardware changed, or was read for the first time."""
@@ -131,6 +138,16 @@ class Publisher:
         """Devices became unwell, or well again: taints by name of the device."""
         self._taints = taints
         self._wake.set()
+
+    def withhold(self, why: str | None) -> None:
+        """Why nothing may be published; None: it may.
+
+        What was published before is taken back, but for devices that claims hold.
+        """
+        changed = why != self._withheld
+        self._withheld, self._judged = why, True
+        if changed:
+            self._wake.set()
 
     def connection_changed(self) -> None:
         """The kubelet registered the plugin, or refused it."""
@@ -197,6 +214,10 @@ class Publisher:
         inventory, features, policy = self._inventory, self._features, self._policy
         if inventory is None or features is None or policy is None:
             return None
+        if self._withheld is not None:
+            if not (self._judged and self._controller.listed()):
+                return None
+            policy = replace(policy, excluded=frozenset(gpu.key for gpu in inventory.gpus))
 
         def built(kept: Mapping[str, Device]) -> DesiredPool:
             return build_pool(

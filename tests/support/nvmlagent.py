@@ -108,6 +108,7 @@ def _command(
         "--device-lib=nvml",
         f"--driver-root={machine.root}",
         "--http-endpoint=",
+        "--node-status=false",  # the node's own agent speaks for it
     ]
 
 
