@@ -44,15 +44,15 @@ class Effect(StrEnum):
 
 def _decimal(value: object) -> object:
     """1.5 as people mean it, not as the nearest binary fraction."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Decimal(str(value))
-    return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")  # noqa: TRY004 - pydantic takes this one
+    return Decimal(str(value))
 
 
 Oversubscription = Annotated[
     Decimal,
     BeforeValidator(_decimal),
-    Field(strict=False, ge=1, le=MAX_OVERSUBSCRIPTION, decimal_places=2, allow_inf_nan=False),
+    Field(strict=False, ge=1, le=MAX_OVERSUBSCRIPTION, allow_inf_nan=False),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=128)]
 FormList = Annotated[tuple[Form, ...], Field(max_length=4)]
@@ -102,7 +102,7 @@ class XidRule(_Model):
     """The effect of the taint that a card gets for one of these XIDs."""
 
     codes: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=9999)], ...], Field(min_length=1, max_length=64)
+        tuple[Annotated[int, Field(ge=1, le=9999)], ...], Field(min_length=1, max_length=32)
     ]
     effect: Effect
 
@@ -116,7 +116,7 @@ class NodePolicySpec(_Forms):
     excluded: Annotated[tuple[Text, ...], Field(max_length=64)] = ()
     order: Literal["keep-sets", "spread"] = "keep-sets"
     models: Annotated[tuple[ModelRule, ...], Field(max_length=32)] = ()
-    xids: Annotated[tuple[XidRule, ...], Field(max_length=32)] = ()
+    xids: Annotated[tuple[XidRule, ...], Field(max_length=16)] = ()
 
     @model_validator(mode="after")
     def _once(self) -> Self:

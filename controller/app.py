@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from gpudra.api.errors import GpudraError, UnavailableError
 from gpudra.controller.fabric import FabricChecker
+from gpudra.controller.nodepolicies import PolicyStatuses
 from gpudra.controller.options import Options
 from gpudra.driver.kube.backoff import Backoff
 from gpudra.driver.kube.client import ClientOptions, KubeClient
@@ -80,6 +81,7 @@ class App:
             clock=clock,
             rng=rng,
         )
+        self.policies = PolicyStatuses(client, metrics=self.metrics, clock=clock, rng=rng)
         self.metrics.set(LEADER, 0)
         self.status.add_ready("lease", self._lease_problem)
 
@@ -123,6 +125,7 @@ class App:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._events.run(), name="events")
                 tasks.create_task(self.fabric.run(), name="fabric")
+                tasks.create_task(self.policies.run(), name="node policies")
         finally:
             self.metrics.set(LEADER, 0)
 

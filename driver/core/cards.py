@@ -24,8 +24,8 @@ from gpudra.driver.core.taints import (
     WITHDRAWN,
     cause_taint,
     inventory_taints,
-    merged_taints,
     keeps_off,
+    merged_taints,
 )
 from gpudra.driver.core.topology import Topology
 

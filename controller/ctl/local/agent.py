@@ -39,6 +39,7 @@ _COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
@@ -50,12 +51,15 @@ class AgentError(GpudraError):
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Namespace, account, role and admission policy of the plugin; then the DeviceClasses."""
-    folder = checkout_dir() / "deploy" / "manifests"
+    """Namespace, account, role and admission policy of the plugin; DeviceClasses; our own kinds."""
+    folder = checkout_dir() / "deploy"
+    files = [
+        folder / "manifests" / "rbac.yaml",
+        folder / "manifests" / "deviceclasses.yaml",
+        *sorted((folder / "charts" / "gpudra" / "crds").glob("*.yaml")),
+    ]
     return [
-        document
-        for name in ("rbac.yaml", "deviceclasses.yaml")
-        for document in yaml.safe_load_all((folder / name).read_text())
+        document for file in files for document in yaml.safe_load_all(file.read_text()) if document
     ]
 
 
