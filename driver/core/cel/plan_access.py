@@ -159,19 +159,19 @@ def counted_chain(base: Run, steps: list[Step], prices: tuple[int, int], *, test
                 return False if test else value
             value = value.value
         for position, (key, key_run, step_optional) in enumerate(pairs):
-            name = key if key_run is None else key_run(frame)
             optional = optional or step_optional
+            if not optional or (test and position == last):
+                frame.cost += unit  # due even if the key turns out to be an error
+            name = key if key_run is None else key_run(frame)
             if test and position == last:
-                frame.cost += unit
                 return find(value, name)[0]
-            if optional:
-                present, value = find(value, name)
-                if not present:
-                    return False if test else NONE
-                frame.cost += unit
-            else:
-                frame.cost += unit
+            if not optional:
                 value = take(value, name)
+                continue
+            present, value = find(value, name)
+            if not present:
+                return False if test else NONE
+            frame.cost += unit
         return Optional(value) if optional else value
 
     def run(frame: Any) -> Value:
