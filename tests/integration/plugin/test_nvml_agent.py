@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole agent on a pretended NVIDIA machine: drivers that come late, cards that fall sick."""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc.aio
+import pytest
+
+from gpudra.driver.kube.client import KubeClient
+from gpudra.driver.kube.fakeserver import FakeApiServer
+from gpudra.driver.kube.resources import NODES, RESOURCE_SLICES
+from gpudra.kubelet_plugin.proto import dra_health_v1_pb2 as health
+from tests.fakenvml.machine import FakeMachine
+from tests.support.agentprocess import DRIVER, NODE, AgentProcess, add_node
+from tests.support.kubelet import PluginClient
+
+TAINT = f"{DRIVER}/xid-79"
+# Bounds, not waits: everything is followed until it is there.
+PATIENCE = 30.0
+T = TypeVar("T")
+
+
+@dataclass
+class NvmlAgent(AgentProcess):
+    """The agent on a machine whose driver may be put in and taken away."""
+
+    machine: FakeMachine = field(kw_only=True)
+
+    @property
+    def library(self) -> Path:
+        """Where the driver's library lies, if it is installed."""
+        return self.folder / "libnvidia-ml.so.1"
+
+    def install(self) -> None:
+        """The driver comes."""
+        shutil.copy(self.machine.library, self.library)
+
+    def command(self) -> list[str]:
+        """How it is started."""
+        words = super().command()
+        at = words.index("--device-lib")
+        del words[at : at + 4]
+        return [
+            *words, "--device-lib", "nvml", "--nvml-library", str(self.library),
+            "--host-root", str(self.machine.root),
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path: sockets allow 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="gpudra-") as found:
+        yield Path(found)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    """A fake API server that knows the node."""
+    async with FakeApiServer() as running:
+        await add_node(await running.client())
+        yield running
+
+
+@pytest.fixture
+async def client(server: FakeApiServer) -> KubeClient:
+    """A client of it."""
+    return await server.client()
+
+
+@pytest.fixture
+async def agent(
+    server: FakeApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[NvmlAgent]:
+    """An agent that is not started yet, on a machine without a driver."""
+    machine = FakeMachine("dgx-h100-8x80", folder / "machine", node_name=NODE)
+    monkeypatch.setitem(os.environ, "FAKENVML_STATE", str(machine.state))
+    found = NvmlAgent(folder, server.kubeconfig(folder / "kubeconfig"), machine=machine)
+    yield found
+    if found.process is not None and found.process.returncode is None:
+        await found.end(signal.SIGKILL)
+
+
+async def until(look: Callable[[], Any], wanted: Callable[[Any], T | None]) -> T:
+    """The first answer to what is looked at again and again."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = wanted(await look())
+            if found:
+                return found
+            await asyncio.sleep(0.02)
+
+
+async def started(agent: NvmlAgent) -> PluginClient:
+    """The agent with its driver, registered."""
+    agent.install()
+    await agent.start()
+    return await agent.kubelet.register(await agent.served_socket())
+
+
+def whole_cards(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Published whole cards by name."""
+    return {
+        device["name"]: device
+        for one in items
+        for device in one["spec"].get("devices") or ()
+        if device["attributes"]["type"]["string"] == "gpu"
+    }
+
+
+async def cards(client: KubeClient, wanted: Callable[[dict[str, Any]], T | None]) -> T:
+    """Follows the published cards."""
+
+    async def look() -> dict[str, dict[str, Any]]:
+        return whole_cards((await client.list(RESOURCE_SLICES)).items)
+
+    return await until(look, wanted)
+
+
+def with_taint(found: dict[str, dict[str, Any]], key: str = TAINT) -> list[str]:
+    """Names of the cards with a taint."""
+    return [
+        name
+        for name, device in found.items()
+        if any(taint["key"] == key for taint in device.get("taints") or ())
+    ]
+
+
+async def test_a_late_driver_is_found_and_nothing_is_published_before(
+    agent: NvmlAgent, client: KubeClient, server: FakeApiServer
+) -> None:
+    """No slice, not even an empty one, until the cards are known; no restart is needed."""
+    await agent.start()
+    await agent.kubelet.register(await agent.served_socket())
+
+    async def node() -> dict[str, Any]:
+        return await client.get(NODES, NODE)
+
+    def reason(found: dict[str, Any]) -> str:
+        conditions = found.get("status", {}).get("conditions", ())
+        return next((one["reason"] for one in conditions if one["type"] == "GPUsReady"), "")
+
+    assert await until(node, reason) == "DriverMissing"
+    assert not [one for one in server.writes() if one.resource == "resourceslices"]
+    agent.install()
+    assert await cards(client, lambda found: len(found) == 8)
+    await until(node, lambda found: reason(found) == "GPUsReady")
+
+
+async def test_a_sick_card_is_tainted_alone_over_a_restart_until_it_is_well(
+    agent: NvmlAgent, client: KubeClient
+) -> None:
+    """XID 79: one card's slice is rewritten; a new process remembers; recovery clears it."""
+    await started(agent)
+    before = await cards(client, lambda found: found if len(found) == 8 else None)
+    sick = agent.machine.inventory.gpus[3].uuid
+    agent.machine.ctl("xid", sick, 79)
+    (name,) = await cards(client, with_taint)
+    assert before[name]["attributes"]["uuid"]["string"] == sick
+    found = await cards(client, lambda found: found)
+    assert {key: one for key, one in found.items() if key != name} == {
+        key: one for key, one in before.items() if key != name
+    }
+    await agent.end()
+    await agent.start()
+    await agent.kubelet.register(await agent.served_socket())
+    agent.machine.ctl("xid", agent.machine.inventory.gpus[0].uuid, 79)
+    both = await cards(
+        client, lambda found: with_taint(found) if len(with_taint(found)) == 2 else None
+    )
+    assert name in both
+    for gpu in (sick, agent.machine.inventory.gpus[0].uuid):
+        agent.machine.ctl("recovery", gpu, 0)
+    healed = await cards(client, lambda found: found if not with_taint(found) else None)
+    assert healed == before
+
+
+async def test_a_card_that_is_pulled_and_plugged_elsewhere_keeps_its_name(
+    agent: NvmlAgent, client: KubeClient
+) -> None:
+    """Its index is another one then; no other card notices."""
+    await started(agent)
+    before = await cards(client, lambda found: found if len(found) == 8 else None)
+    uuid = agent.machine.inventory.gpus[5].uuid
+    agent.machine.ctl("remove", uuid)
+    await cards(client, lambda found: len(found) == 7)
+    agent.machine.ctl("plug", uuid, 0)
+    after = await cards(client, lambda found: found if len(found) == 8 else None)
+
+    def named(found: dict[str, dict[str, Any]]) -> dict[str, str]:
+        return {name: one["attributes"]["uuid"]["string"] for name, one in found.items()}
+
+    assert named(after) == named(before)
+
+
+@pytest.mark.parametrize("service", ["v1", "v1alpha1"])
+async def test_the_kubelet_is_told_which_devices_are_well(
+    agent: NvmlAgent, client: KubeClient, service: str
+) -> None:
+    """The stream lists all devices at once, and again as soon as one changes."""
+    plugin = await started(agent)
+    published = await cards(client, lambda found: found if len(found) == 8 else None)
+    assert f"{service}.DRAResourceHealth" in plugin.info.supported_versions
+    async with grpc.aio.insecure_channel(
+        f"unix:{plugin.info.endpoint}", options=(("grpc.default_authority", "localhost"),)
+    ) as channel:
+        stream = channel.unary_stream(
+            f"/{service}.DRAResourceHealth/NodeWatchResources",
+            request_serializer=health.NodeWatchResourcesRequest.SerializeToString,
+            response_deserializer=health.NodeWatchResourcesResponse.FromString,
+        )(health.NodeWatchResourcesRequest())
+        first = await stream.read()
+        assert published.keys() <= {one.device.device_name for one in first.devices}
+        assert {one.health for one in first.devices} == {health.HEALTHY}
+        assert {one.device.pool_name for one in first.devices} == {NODE}
+        agent.machine.ctl("xid", agent.machine.inventory.gpus[1].uuid, 79)
+        second = await stream.read()
+        sick = [one for one in second.devices if one.health == health.UNHEALTHY]
+        assert sick
+        assert all("xid-79" in one.message for one in sick)
+        assert len(second.devices) == len(first.devices)
+        assert await agent.end() == 0
