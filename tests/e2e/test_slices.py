@@ -18,10 +18,13 @@ DRIVER = "gpu.gpudra.io"
 SLICES = f"{RESOURCE}/resourceslices"
 
 
+@pytest.mark.parametrize("forms", ["whole", "whole,mig,share,monitor"])
 @pytest.mark.parametrize("profile", profile_names())
-def test_the_slices_of_every_profile_pass_untouched(cluster: Cluster, profile: str) -> None:
+def test_the_slices_of_every_profile_pass_untouched(
+    cluster: Cluster, profile: str, forms: str
+) -> None:
     """What ``gpudra slices`` prints is accepted, and comes back field for field."""
-    command = [sys.executable, "-m", "gpudra.controller.ctl.main", "slices"]
+    command = [sys.executable, "-m", "gpudra.controller.ctl.main", "slices", "--forms", forms]
     options = ["--hardware", profile, "--node-name", f"e2e-{profile}", "-o", "json"]
     printed = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
     for item in json.loads(printed.stdout)["items"]:
