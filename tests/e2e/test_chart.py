@@ -65,6 +65,17 @@ def test_an_image_has_to_be_named(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize(
+    ("library", "said"), [("simulated", "must say what is simulated"), ("declared", "must hold")]
+)
+def test_what_a_library_needs_has_to_be_given(helm: Helm, library: str, said: str) -> None:
+    """Helm says what is missing, before a pod does."""
+    values = ("--set", f"image.repository={IMAGE},kubeletPlugin.deviceLib={library}")
+    done = helm.run("template", "gpudra", str(CHART), *values)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         "kubeletPlugin.deviceLib=magic",
@@ -108,10 +119,20 @@ def test_the_controller_understands_its_arguments(objects: list[dict[str, Any]])
     assert parsed.process.http_host == "0.0.0.0"
 
 
-@pytest.mark.parametrize("values", [(), ("--set", "kubeletPlugin.hardware.kind=Hardware")])
+@pytest.mark.parametrize(
+    "values",
+    [
+        (),
+        ("deviceLib=amd",),
+        ("deviceLib=declared", "hardware.kind=DeviceInventory"),
+        ("deviceLib=simulated", "hardware.kind=Hardware"),
+        ("deviceLib=simulated", "hardwareProfile=l4-4x"),
+    ],
+)
 def test_the_agent_understands_its_arguments(helm: Helm, values: tuple[str, ...]) -> None:
     """Flags and variables of the DaemonSet are those of the program; sockets are unique a pod."""
-    found = container(helm.template(*values), "DaemonSet", PLUGIN)
+    settings = [word for value in values for word in ("--set", f"kubeletPlugin.{value}")]
+    found = container(helm.template(*settings), "DaemonSet", PLUGIN)
     variables = {entry["name"]: "node-a" for entry in found["env"]}
     assert found["command"] == ["gpudra-kubelet-plugin"]
     parsed = plugin_options.parse(found["args"], variables)
@@ -119,6 +140,7 @@ def test_the_agent_understands_its_arguments(helm: Helm, values: tuple[str, ...]
     mounts = {mount["mountPath"] for mount in found["volumeMounts"]}
     assert {str(parsed.state_folder), str(parsed.cdi_dir)} <= mounts
     assert str(parsed.kubelet_root / "plugins_registry") in mounts
+    assert str(parsed.host_root) in {"/", *mounts}
 
 
 def test_the_controller_runs_without_rights_on_the_node(objects: list[dict[str, Any]]) -> None:
@@ -139,7 +161,8 @@ def test_an_own_hardware_document_is_mounted(helm: Helm) -> None:
     """Values may carry a whole Hardware document; changing it restarts the agents."""
 
     def rendered(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        found = helm.template("--set", f"kubeletPlugin.hardware.metadata.name={name}")
+        settings = f"kubeletPlugin.deviceLib=simulated,kubeletPlugin.hardware.metadata.name={name}"
+        found = helm.template("--set", settings)
         return find(found, "ConfigMap", f"{PLUGIN}-hardware"), find(found, "DaemonSet", PLUGIN)
 
     config, agent = rendered("mine")

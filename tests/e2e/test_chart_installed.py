@@ -36,7 +36,7 @@ class Installation:
     def run(self, *arguments: str) -> None:
         """Helm in the release's namespace; waits until everything is ready."""
         config = f"--kubeconfig={self.cluster.layout.admin_kubeconfig}"
-        done = self.helm.run(*arguments, "-n", NAMESPACE, config, "--wait", "--timeout=120s")
+        done = self.helm.run(*arguments, "-n", NAMESPACE, config, "--wait", "--timeout=160s")
         assert done.returncode == 0, done.stderr + self.troubles()
 
     def apply(self, verb: str, *more: str) -> None:
@@ -51,6 +51,8 @@ class Installation:
             "image.pullPolicy": "Never",
             "apiServer.host": server.hostname,
             "apiServer.port": server.port,
+            "kubeletPlugin.deviceLib": "simulated",
+            "kubeletPlugin.hardwareProfile": "dgx-h100-8x80",
             "kubeletPlugin.hostNetwork": "true",
             "kubeletPlugin.kubeletRoot": node.kubelet_root,
             "kubeletPlugin.cdiDir": node.cdi_dir,
@@ -69,7 +71,10 @@ class Installation:
 
     def troubles(self) -> str:
         """What the pods say, for the message of a failed test."""
-        return self.cluster.kubectl("describe", "pods", "-n", NAMESPACE)[-3000:]
+        described = self.cluster.kubectl("describe", "pods", "-n", NAMESPACE)
+        selector = "-lapp.kubernetes.io/name=gpudra"
+        logs = self.cluster.kubectl("logs", "-n", NAMESPACE, selector, "--prefix", "--tail=15")
+        return f"{described[-1500:]}\n{logs}"
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ class Helm:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The caller looks at the exit code."""
         return subprocess.run(
-            [self.binary, *arguments], capture_output=True, text=True, check=False, timeout=60
+            [self.binary, *arguments], capture_output=True, text=True, check=False, timeout=180
         )
 
     def template(self, *options: str, image: str = IMAGE) -> list[dict[str, Any]]:
