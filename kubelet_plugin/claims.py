@@ -62,17 +62,21 @@ class ClaimReader:
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 - jitter
 
-    async def fetch(self, ref: ClaimRef) -> ClaimAllocation:
+    async def fetch(self, ref: ClaimRef, *, patient: bool = True) -> ClaimAllocation:
         """The allocation of the claim that the kubelet means.
+
+        Args:
+            ref: the claim.
+            patient: whether to try again while the API server does not answer.
 
         Raises:
             ClaimChangedError: no claim of that name, or one with another uid.
             ClaimError: not allocated, not reserved for anybody, or of an unknown shape.
-            UnavailableError: the API server did not answer for RETRY_BUDGET seconds.
+            UnavailableError: the API server did not answer, if patient for RETRY_BUDGET seconds.
             ApiError: it refuses to tell.
         """
         try:
-            raw = await self._get_patiently(ref)
+            raw = await self._get(ref, RETRY_BUDGET if patient else 0.0)
         except NotFoundError as error:
             raise ClaimChangedError("does not exist any more", obj=ref.label) from error
         uid = _uid(raw)
@@ -92,8 +96,8 @@ class ClaimReader:
             )
         return allocation
 
-    async def _get_patiently(self, ref: ClaimRef) -> Mapping[str, Any]:
-        deadline = self._clock.monotonic() + RETRY_BUDGET
+    async def _get(self, ref: ClaimRef, budget: float) -> Mapping[str, Any]:
+        deadline = self._clock.monotonic() + budget
         backoff = Backoff(base=0.1, cap=2.0, rng=self._rng)
         while True:
             try:

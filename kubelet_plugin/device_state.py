@@ -220,15 +220,16 @@ class DeviceState:
     # --- prepare --------------------------------------------------------------------------------
 
     async def _prepare(self, ref: ClaimRef) -> tuple[tuple[PreparedDevice, ...], bool]:
+        known = self.records.get(ref.uid)
+        prepared = known if known and known.state == COMPLETED else None
         try:
-            allocation = await self.claims.fetch(ref)
+            allocation = await self.claims.fetch(ref, patient=prepared is None)
         except UnavailableError:
-            record = self.records.get(ref.uid)
-            if record is None or record.state != COMPLETED:
+            if prepared is None:
                 raise
-            # A container that restarts must not depend on the API server.
+            # A kubelet that restarts must not depend on the API server.
             log.warning("the API server does not answer, using what was prepared before")
-            allocation = record.allocation
+            allocation = prepared.allocation
         async with self.instances.held():
             record = self.records.get(ref.uid)
             if record and record.state == COMPLETED and record.serves(allocation):
