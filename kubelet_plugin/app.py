@@ -225,6 +225,8 @@ class App:
             client,
             node_name=options.node_name,
             on_change=self._policy_changed,
+            # What cannot be prepared must not be allocated.
+            kinds=options.kinds,
             clock=self.clock,
             rng=self._rng,
         )
@@ -255,11 +257,9 @@ class App:
         self.node.changed()
 
     def _policy_changed(self, policy: PublishPolicy) -> None:
-        # What cannot be prepared must not be allocated, whatever the policy says.
-        narrowed = policy.within(self.options.kinds)
-        self.hardware.set_policy(narrowed)
+        self.hardware.set_policy(policy)
         self.health.set_policy(HealthPolicy.of_xids(policy.xid_effects))
-        self.publisher.policy_changed(narrowed)
+        self.publisher.policy_changed(policy)
 
     def _hardware_trouble(self, why: str) -> None:
         if self.health.trouble(why) == 1:

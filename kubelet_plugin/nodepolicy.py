@@ -14,7 +14,7 @@ from typing import Protocol
 from gpudra.api import nodepolicy as api
 from gpudra.api.errors import ApiError, ForbiddenError, NotFoundError
 from gpudra.api.nodepolicy import NodePolicy
-from gpudra.driver.core.forms import PublishPolicy, form_words
+from gpudra.driver.core.forms import EVERY_FORM, DeviceKind, PublishPolicy, form_words
 from gpudra.driver.core.nodepolicy import resolve, rivals
 from gpudra.driver.kube.backoff import Backoff
 from gpudra.driver.kube.clock import Clock
@@ -42,6 +42,7 @@ class PolicyWatcher:
         client: lists and watches.
         node_name: of this node.
         on_change: told the policy when it is known first, and each one that differs.
+        kinds: the forms that cards may have here, whatever policies say.
         clock: for pauses.
         rng: for their jitter.
     """
@@ -52,11 +53,13 @@ class PolicyWatcher:
         *,
         node_name: str,
         on_change: Callable[[PublishPolicy], None],
+        kinds: frozenset[DeviceKind] = EVERY_FORM,
         clock: Clock,
         rng: random.Random,
     ) -> None:
         self._client = client
         self._on_change = on_change
+        self._kinds = kinds
         self._clock = clock
         self._rng = rng
         self._policy: PublishPolicy | None = None
@@ -146,7 +149,7 @@ class PolicyWatcher:
             return
         labels = next(iter(self._node.store.values()), {})
         policies = [] if self._without_policies else list(self._policies.store.values())
-        policy = resolve(policies, labels)
+        policy = resolve(policies, labels).within(self._kinds)
         if policy == self._policy:
             return
         self._policy = policy
