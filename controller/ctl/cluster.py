@@ -70,3 +70,14 @@ async def list_claims(client: "KubeClient", namespace: str | None = None) -> lis
     from gpudra.driver.kube.resources import RESOURCE_CLAIMS
 
     return (await client.list(RESOURCE_CLAIMS, namespace)).items
+
+
+async def list_taint_rules(client: "KubeClient") -> list[dict[str, Any]]:
+    """Every DeviceTaintRule; none where the API server does not serve them."""
+    from gpudra.api.errors import NotFoundError
+    from gpudra.driver.kube.resources import DEVICE_TAINT_RULES
+
+    try:
+        return (await client.list(DEVICE_TAINT_RULES)).items
+    except NotFoundError:
+        return []

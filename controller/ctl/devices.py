@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpudra.api.names import split_qualified_name
-from gpudra.api.resource_v1 import Device, ResourceClaim, ResourceSlice
+from gpudra.api.resource_v1 import Device, DeviceTaintRule, ResourceClaim, ResourceSlice
 from gpudra.controller.ctl import cluster, printers
 
 if TYPE_CHECKING:
@@ -248,15 +248,21 @@ def _memory(device: Device | None) -> str:
 def _from_cluster(
     args: argparse.Namespace,
 ) -> tuple[list[ResourceSlice], list[ResourceClaim]]:
-    async def question(client: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    from gpudra.controller.ctl.cordon import with_rules
+
+    async def question(client: Any) -> tuple[list[dict[str, Any]], ...]:
         return (
             await cluster.list_slices(client, args.driver),
             await cluster.list_claims(client),
+            await cluster.list_taint_rules(client),
         )
 
-    slices, claims = cluster.ask(args, question)
+    slices, claims, rules = cluster.ask(args, question)
     return (
-        [ResourceSlice.from_dict(raw) for raw in slices],
+        with_rules(
+            [ResourceSlice.from_dict(raw) for raw in slices],
+            [DeviceTaintRule.from_dict(raw) for raw in rules],
+        ),
         [ResourceClaim.from_dict(raw) for raw in claims],
     )
 

@@ -92,6 +92,27 @@ COMMANDS: tuple[Command, ...] = (
         ("slices --hardware dgx-h100-8x80 -o yaml",),
     ),
     Command(
+        "cordon",
+        "gpudra.controller.ctl.cordon",
+        "keep new claims off one GPU",
+        (
+            "cordon gpu-0f01d861-1cbf",
+            "cordon GPU-0f01d861-80c1-5881-8bfc-0ebb3e92ac5e --evict --reason broken-fan",
+        ),
+    ),
+    Command(
+        "uncordon",
+        "gpudra.controller.ctl.uncordon",
+        "let claims have a GPU again",
+        ("uncordon gpu-0f01d861-1cbf",),
+    ),
+    Command(
+        "gather",
+        "gpudra.controller.ctl.gather",
+        "pack what support needs to know into one file, without secrets",
+        ("gather", "gather --file report.tar.gz --node node-1", "gather --local --no-cluster"),
+    ),
+    Command(
         "simulate",
         "gpudra.controller.ctl.simulate.cli",
         "run a workload against a simulated cluster of GPUs",
