@@ -394,3 +394,32 @@ async def test_a_claim_that_lost_its_allocation_is_an_orphan_too(node: Node) -> 
     second = await node.start()
     await second.recovery.sweep()
     assert dict(second.state.records) == {}
+
+
+async def test_a_prepare_waits_for_an_unprepare_of_the_same_claim(node: Node) -> None:
+    """The kubelet's calls may cross: the pod that comes next gets its device again."""
+    gate = threading.Event()
+    inside = threading.Event()
+
+    class SlowUndo(CdiFileStep):
+        def undo(self, step: Step) -> None:
+            inside.set()
+            gate.wait(timeout=30)
+            super().undo(step)
+
+    step = SlowUndo(CdiStore(node.cdi_dir, DRIVER), node.lib)
+    instance = await node.start(handlers={"cdi-file": step}, blocking=asyncio.to_thread)
+    ref = claim(node, 1, "gpu-0")
+    await instance.prepare(ref)
+    unprepare = asyncio.create_task(instance.unprepare(ref))
+    await asyncio.to_thread(inside.wait, 30)
+    again = asyncio.create_task(instance.prepare(ref))
+    second = asyncio.create_task(instance.unprepare(claim(node, 2, "gpu-1")))
+    assert (await second)[0].ok
+    assert not again.done()
+    drained = asyncio.create_task(instance.state.drain())
+    gate.set()
+    assert (await unprepare)[0].ok
+    assert (await again)[0].ok
+    await drained
+    assert len(node.cdi_files()) == 1

@@ -215,3 +215,61 @@ async def test_start_asks_the_api_for_nothing_when_all_is_well(node: Node) -> No
     assert node.api.calls == []
     await instance.recovery.sweep()
     assert node.api.calls == ["get default/c1"]
+
+
+async def test_a_rebuild_on_a_full_disk_is_kept_in_memory(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is given a device that runs, although the checkpoint can neither be read nor written."""
+    ref = claim(node, 1, "gpu-0")
+    await prepared(node, ref)
+    damage(node)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_pwrite", full)
+        instance = await node.start()
+        late = claim(node, 2, "gpu-0")
+        assert f"in use by claim {ref.uid}" in (await instance.prepare(late))[0].error
+    assert (await instance.unprepare(ref))[0].ok
+    assert (await instance.prepare(late))[0].ok
+
+
+async def test_a_stray_that_cannot_be_removed_does_not_keep_the_plugin_from_starting(
+    node: Node, monkeypatch: pytest.MonkeyPatch, logs: Captured
+) -> None:
+    """A read-only CDI folder is told; the next start tries again."""
+    (node.cdi_dir / f"{DRIVER}-claim_{uid(5)}.json").write_text("{}")
+
+    def read_only(path: Path) -> bool:
+        raise files.StateError("cannot remove: Read-only file system", obj=str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "remove", read_only)
+        await node.start()
+    assert logs.event("could not remove a CDI file of no claim")
+    await node.start()
+    assert node.cdi_files() == []
+
+
+async def test_odd_claims_of_others_do_not_disturb_a_rebuild(node: Node) -> None:
+    """Claims without allocation, of other drivers, other nodes, or of a shape from the future."""
+    ref = claim(node, 1, "gpu-0")
+    await prepared(node, ref)
+    damage(node)
+    for number, change in enumerate(
+        (
+            {},
+            {"allocation": {"devices": {"results": [{"driver": "nic.example.com"}]}}},
+            {"allocation": {"devices": {"results": [{"driver": DRIVER}]}}},
+            {"allocation": {"devices": {"results": [{"driver": DRIVER, "request": "r", "pool": "node-b", "device": "gpu-0"}]}}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]},
+            {"allocation": {"devices": {"results": [{"driver": DRIVER, "request": "r", "pool": "node-a", "device": "gpu-1"}]}}},
+        )
+    ):  # fmt: skip
+        raw = claim_object(uid(100 + number), f"odd{number}", "gpu-0")
+        raw["status"] = change
+        node.api.put(raw)
+    instance = await node.start()
+    assert list(instance.state.records) == [ref.uid]
