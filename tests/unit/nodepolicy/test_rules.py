@@ -175,6 +175,17 @@ def test_a_policy_file_decides_what_slices_shows(
     assert shown("--forms", "whole,mig") == ["gpu"] * 4
 
 
+def test_the_examples_of_the_page_are_policies() -> None:
+    """Each block of docs/nodepolicy.md is accepted, and its table has every field."""
+    page = (CRD.parents[4] / "docs/nodepolicy.md").read_text()
+    blocks = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
+    assert len(blocks) == 2
+    for block in blocks:
+        publish_policy(parse_documents(block, "page")[0].validate(NodePolicy))
+    for field in NodePolicy.model_json_schema()["$defs"]["NodePolicySpec"]["properties"]:
+        assert f"| `{field}`" in page or f"| `{field}[]`" in page, field
+
+
 def test_the_crd_has_the_fields_and_words_of_the_program() -> None:
     """Every field, no other, with the same words and limits."""
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
