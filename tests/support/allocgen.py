@@ -379,10 +379,25 @@ class Generator:
             self.tags.add("capacity")
         return request
 
+    def _add_clauses(self, domain: str) -> None:
+        """The clauses alone, for relaxations that drop the other one."""
+        for name in ("model", "version"):
+            self.predicates[f'"{name}" in {domain}'] = lambda driver, device, name=name: (
+                _own(driver, device, name) is not None
+            )
+        for model in MODELS:
+            self.predicates[f'{domain}.model == "{model}"'] = lambda driver, device, model=model: (
+                _must(driver, device, "model") == {"string": model}
+            )
+        self.predicates[f'{domain}.version.isGreaterThan(semver("1.5.0"))'] = (
+            lambda driver, device: _newer(_must(driver, device, "version"))
+        )
+
     def _expression(self) -> str:
         kind = self.rng.randrange(5)
         domain = 'device.attributes["gpu.example.com"]'
         model = self.rng.choice(MODELS)
+        self._add_clauses(domain)
         if kind <= 1:
             text = f'"model" in {domain} && {domain}.model == "{model}"'
             self.predicates[text] = lambda driver, device: (
@@ -405,6 +420,10 @@ class Generator:
                 _own(driver, device, "version") == {"version": "2.0.0"}
             )
         return text
+
+
+def _newer(value: Obj) -> bool:
+    return value == {"version": "2.0.0"}
 
 
 def _own(driver: str, device: Obj, name: str) -> Obj | None:

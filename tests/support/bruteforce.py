@@ -132,17 +132,17 @@ class World:
             predicate = self.case.predicates[selector["cel"]["expression"]]
             if not predicate(driver, candidate.raw):
                 return False
-        return self.consumption(request, candidate.raw) is not None
+        return self.consumption(request, candidate.raw, driver) is not None
 
     def tolerated(self, request: Obj, candidate: Candidate) -> bool:
         """Whether no taint keeps the request off; the generator knows one kind of toleration."""
         blocking = [taint for taint in candidate.raw.get("taints", ()) if taint["effect"] != "None"]
         return not blocking or bool(request.get("tolerations"))
 
-    def consumption(self, request: Obj, device: Obj) -> dict[str, Fraction] | None:
+    def consumption(self, request: Obj, device: Obj, driver: str) -> dict[str, Fraction] | None:
         """What a share takes of each capacity; None if it never fits."""
         asked = {
-            name.removeprefix("gpu.example.com/"): text
+            name.removeprefix(f"{driver}/"): text
             for name, text in request.get("capacity", {}).get("requests", {}).items()
         }
         capacity = device.get("capacity", {})
@@ -239,7 +239,7 @@ class World:
             device = self.raw(key)
             if admin or not device.get("allowMultipleAllocations"):
                 continue
-            taken = self.consumption(self.request(claim, full), device)
+            taken = self.consumption(self.request(claim, full), device, key[0])
             if taken is None:
                 return False
             total = used.setdefault(key, dict(self.shares.get(key, {})))
@@ -417,7 +417,7 @@ def _slots(case: Case, world: World) -> tuple[list[list[Option]], bool]:
 def _asks_all(case: Case) -> bool:
     claims = [one for one in case.objects["claims"] if one["metadata"]["name"] in case.ask]
     return any(
-        one["allocationMode"] == "All"
+        one.get("allocationMode") == "All"
         for claim in claims
         for request in claim["spec"]["devices"]["requests"]
         for _, one in _alternatives(request)
@@ -445,11 +445,11 @@ def _choices(
                 selected.append(candidate)
         except SelectorFailsError:
             in_use = candidate.key in world.exclusive and not admin
-            fails = fails or not in_use or request["allocationMode"] == "All"
+            fails = fails or not in_use or request.get("allocationMode") == "All"
     usable = [one for one in selected if world.tolerated(request, one)]
-    if request["allocationMode"] == "All":
+    if request.get("allocationMode") == "All":
         if world.bad_pools or not selected or len(usable) < len(selected):
             return [], fails
         return [(claim, full, tuple(selected), admin)], fails
     sets: Callable[..., Any] = itertools.combinations
-    return [(claim, full, one, admin) for one in sets(usable, request["count"])], fails
+    return [(claim, full, one, admin) for one in sets(usable, request.get("count", 1))], fails

@@ -185,10 +185,7 @@ def island_states(
     ]
     if not any(state.held for state in states):
         return tuple(found)
-    position_of = {
-        place: position
-        for position, place in enumerate(zip(template.part_of, template.index_of, strict=True))
-    }
+    position_of = template.position_of
     for part, state in enumerate(states):
         for index, holds in state.held.items():
             position = position_of.get((part, index))

@@ -190,7 +190,10 @@ class _Explainer:
                             alternative.count,
                             self._template.size,
                             tuple(counts.most_common()),
-                            self._at_once(c, r, a, alternative),
+                            min(
+                                self._at_once(c, r, a, alternative),
+                                counts[Kind.FITS] + counts[Kind.CONSTRAINT],
+                            ),
                             request.prioritized,
                         )
                     )

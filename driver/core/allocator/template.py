@@ -98,6 +98,7 @@ class Template:
         islands: in order of their first member.
         bits: per constraint attribute, the bits of each position.
         common_bits: per constraint attribute, the bits that more than one island has.
+        position_of: the other way round, by part and index.
         candidates: per alternative, by its identity in the plan (claim, request, index).
         answers: positional answers by the state they were found in; see solve.
     """
@@ -114,6 +115,7 @@ class Template:
     bits: tuple[tuple[int, ...], ...]
     common_bits: tuple[int, ...]
     candidates: dict[tuple[int, int, int], Candidates]
+    position_of: dict[tuple[int, int], int]
     answers: dict[Any, Any] = field(default_factory=dict)
     bounds: dict[Any, int] = field(default_factory=dict)
 
@@ -183,6 +185,7 @@ class TemplateBuilder:
             bits=bits,
             common_bits=tuple(_union(row) & ~_union(own) for row, own in numbered),
             candidates={},
+            position_of={place: position for position, place in enumerate(places)},
         )
         barred = _barred(parts, places, features)
         self._add_candidates(template, kinds, barred)
