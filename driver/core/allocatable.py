@@ -28,6 +28,7 @@ from gpudra.driver.core.forms import (
     DeviceOrder,
     MigMode,
     PublishPolicy,
+    form_words,
 )
 from gpudra.driver.core.inventory import Gpu, Inventory, MigInfo, MigInstance, MigProfile, Placement
 
@@ -158,6 +159,10 @@ def _unique_name(gpu: Gpu, taken: Collection[str]) -> str:
 
 def _offer(gpu: Gpu, name: str, forms: CardForms, kept: Collection[str]) -> CardOffer:
     wanted, problems = _named(_card_devices(gpu, name, forms))
+    if forms.kinds - {DeviceKind.MONITOR} and not any(
+        device.kind is not DeviceKind.MONITOR for device in wanted
+    ):
+        problems.append(_nothing_fits(gpu, forms))
     names = {device.name for device in wanted}
     held = set(kept) - names
     extra: list[AllocatableDevice] = []
@@ -171,6 +176,24 @@ def _offer(gpu: Gpu, name: str, forms: CardForms, kept: Collection[str]) -> Card
         withdrawn=frozenset(device.name for device in extra),
         problems=tuple(error.within(obj=obj) for error in problems),
     )
+
+
+def _nothing_fits(gpu: Gpu, forms: CardForms) -> InputError:
+    """Why a card is offered to nobody although it should be."""
+    what = f"cannot be offered as {form_words(forms.kinds)}"
+    mig = gpu.mig
+    if mig is None or not mig.profiles:
+        return InputError(f"{what}: it has no MIG", hint="let a policy offer it whole")
+    if not mig.enabled:
+        return InputError(
+            f"{what}: its MIG mode is off", hint="nvidia-smi mig, or let a policy offer it whole"
+        )
+    if forms.mig is MigMode.STATIC and DeviceKind.MIG in forms.kinds:
+        return InputError(
+            f"{what}: it has no MIG instance that can be used",
+            hint="make some, or set mig: dynamic in its policy",
+        )
+    return InputError(f"{what}: its MIG mode is on", hint="turn it off, or let a policy offer mig")
 
 
 def _named(

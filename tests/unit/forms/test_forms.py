@@ -292,6 +292,25 @@ def test_a_managed_node_taints_every_device() -> None:
     assert any("managed mode needs device taints" in problem for problem in refused.problems)
 
 
+@pytest.mark.parametrize(
+    ("profile", "mig_on", "forms", "why"),
+    [
+        ("l4-4x", False, CardForms(kinds=frozenset({DeviceKind.MIG})), "it has no MIG"),
+        ("dgx-a100-8x40", False, CardForms(kinds=frozenset({DeviceKind.MIG})), "mode is off"),
+        ("dgx-a100-8x40", True, CardForms(), "mode is on"),
+        ("dgx-h100-8x80", True, CardForms(kinds=EVERY_FORM, mig=MigMode.STATIC), "no MIG instance"),
+    ],
+)
+def test_a_card_that_fits_no_wanted_form_is_told(
+    profile: str, mig_on: bool, forms: CardForms, why: str
+) -> None:
+    """Whoever looks for the missing card finds the reason in the log."""
+    found = pool(one(profile, enabled=mig_on), PublishPolicy(forms=forms))
+    (problem,) = found.problems
+    assert why in problem
+    assert problem.startswith("GPU GPU-")
+
+
 def test_words_of_forms() -> None:
     """People write whole, not gpu; a wrong word is named."""
     assert parse_forms("mig, whole,,share,monitor") == EVERY_FORM
