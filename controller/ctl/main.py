@@ -116,7 +116,10 @@ COMMANDS: tuple[Command, ...] = (
         "simulate",
         "gpudra.controller.ctl.simulate.cli",
         "run a workload against a simulated cluster of GPUs",
-        ("simulate --help",),
+        (
+            "simulate --nodes nodes.csv --pods pods.csv",
+            "simulate --nodes nodes.csv --pods pods.csv --policy gpudra --policy fgd --repeat 10",
+        ),
     ),
     Command(
         "local",
