@@ -5,7 +5,8 @@
 replays our runs through the checker. ``--full`` runs every list with the ten
 published seeds and all policies (long), writes docs/placement-results.json after
 every cell, so that it can be interrupted and resumed, and renders the tables of
-docs/placement.md from that file; ``--render`` only renders.
+docs/placement.md from that file; ``--render`` only renders. ``--front LIST...``
+runs every candidate of the calibration, with two seeds.
 
 Exit code 1 when our policy is not in front on a row, or a check fails.
 """
@@ -23,8 +24,9 @@ from gpudra.controller.ctl.simulate.placementlog import PlacementLog
 from gpudra.controller.ctl.simulate.published import run_published
 from gpudra.controller.ctl.simulate.results import PublishedRun, mean, published_json
 from gpudra.controller.ctl.simulate.trace import Trace
+from gpudra.driver.core.placement.calibrate import CANDIDATES, Goal, calibrated_weights
 from gpudra.driver.core.placement.demand import DemandMix
-from gpudra.driver.core.placement.policies import ANCHOR, NAMES, OURS, prepare
+from gpudra.driver.core.placement.policies import ANCHOR, NAMES, OURS, Maker, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "fixtures" / "openb"
@@ -61,7 +63,12 @@ def run_cell(
     """All seeds of one policy on one list."""
     mix = DemandMix.of(task.request for task in trace.tasks)
     maker = prepare(policy, trace.nodes, mix)
-    log = log or PlacementLog()
+    return _runs(trace, mix, maker, policy, seeds, log or PlacementLog())
+
+
+def _runs(
+    trace: Trace, mix: DemandMix, maker: Maker, policy: str, seeds: range, log: PlacementLog
+) -> list[PublishedRun]:
     runs = []
     for seed in seeds:
         log.begin(
@@ -123,6 +130,23 @@ def full() -> int:
             print(f"{name:12s} {policy:12s} {figure:6.2f}", flush=True)
             _save(results)
     return render()
+
+
+def front(names: list[str]) -> int:
+    """Every candidate of the calibration on some lists, two seeds: what pulls against what."""
+    seeds = range(SEEDS.start, SEEDS.start + 2)
+    for name in names:
+        trace = load(name)
+        mix = DemandMix.of(task.request for task in trace.tasks)
+        chosen = {goal: calibrated_weights(trace.nodes, mix, goal) for goal in Goal}
+        for number, weights in enumerate(CANDIDATES, start=1):
+            maker = prepare(OURS, trace.nodes, mix, weights=weights)
+            runs = _runs(trace, mix, maker, OURS, seeds, PlacementLog())
+            end = mean([run.allocated_percent for run in runs])
+            full_at = mean([run.allocated_percent_at_100 or 0.0 for run in runs])
+            marks = " ".join(goal.value for goal in Goal if chosen[goal] == weights)
+            print(f"{name:12s} {number:2d} {end:7.2f} {full_at:7.2f}  {marks}", flush=True)
+    return 0
 
 
 def _save(results: dict[str, dict[str, Any]]) -> None:
@@ -198,7 +222,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="every list, ten seeds (long)")
     parser.add_argument("--render", action="store_true", help="only render docs/placement.md")
+    parser.add_argument("--front", nargs="+", choices=PUBLISHED, metavar="LIST")
     args = parser.parse_args()
+    if args.front:
+        return front(args.front)
     if args.render:
         return render()
     return full() if args.full else short()

@@ -31,6 +31,7 @@ from gpudra.controller.ctl.simulate.results import (
     published_json,
 )
 from gpudra.controller.ctl.simulate.trace import Trace
+from gpudra.driver.core.placement.calibrate import Goal
 from gpudra.driver.core.placement.demand import DemandMix
 from gpudra.driver.core.placement.policies import NAMES, OURS, prepare
 
@@ -176,7 +177,7 @@ def _departures(
     found: dict[str, list[DepartureRun]] = {}
     for policy in policies:
         progress.start(f"{policy}: set-up")
-        maker = prepare(policy, trace.nodes, mix)
+        maker = prepare(policy, trace.nodes, mix, goal=Goal.STEADY)
         runs = found[policy] = []
         for seed in range(args.seed, args.seed + args.repeat):
             progress.start(f"{policy}: seed {seed}")

@@ -12,6 +12,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
 
 from gpudra.driver.core.placement.demand import DemandMix
@@ -38,6 +39,10 @@ FLOOR_MARGIN = 0.4
 FLOOR_WEIGHT = 3.0
 FULL_WEIGHT = 0.2
 """What a percent at "100 % requested" counts beside a percent at the end."""
+
+LOADED = 0.9
+LOADED_WEIGHT = 5.0
+"""For a steady cluster: requested part at which hardly anything should be refused yet, and its weight."""
 
 CANDIDATES: tuple[Weights, ...] = (
     Weights(
@@ -116,19 +121,36 @@ CANDIDATES: tuple[Weights, ...] = (
 )
 
 
+class Goal(Enum):
+    """What the weights are chosen for.
+
+    FILL: requests stay, and the amount allocated in the end counts (the published
+    protocol). STEADY: requests leave again, and what counts is to refuse nothing
+    while there is room; squeezing out large requests would not pay.
+    """
+
+    FILL = "fill"
+    STEADY = "steady"
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Allocated percent of the small cluster: at the end, and at 100 % requested."""
+    """Allocated percent of the small cluster: at the end, at 100 % and at LOADED requested."""
 
     end: float
     full: float
+    loaded: float
 
-    def score(self, floor: float) -> float:
+    def score(self, goal: Goal, floor: float) -> float:
         """What the trial is worth when ``floor`` percent should be reached at 100 % requested."""
+        if goal is Goal.STEADY:
+            return LOADED_WEIGHT * self.loaded + self.full
         return self.end + FULL_WEIGHT * self.full - FLOOR_WEIGHT * max(0.0, floor - self.full)
 
 
-def calibrated_weights(nodes: Sequence[NodeSpec], mix: DemandMix) -> Weights:
+def calibrated_weights(
+    nodes: Sequence[NodeSpec], mix: DemandMix, goal: Goal = Goal.FILL
+) -> Weights:
     """The best candidate for this cluster and mix; the first one where nothing can be tried.
 
     All candidates see the first stream; the best FINALISTS see the others too
@@ -144,7 +166,7 @@ def calibrated_weights(nodes: Sequence[NodeSpec], mix: DemandMix) -> Weights:
     for stream, floor in zip(streams, floors, strict=True):
         for number in remaining:
             placer = WastePlacer(ClusterState(cluster), mix, CANDIDATES[number])
-            scores.setdefault(number, []).append(_fill(placer, stream).score(floor))
+            scores.setdefault(number, []).append(_fill(placer, stream).score(goal, floor))
         remaining.sort(key=lambda n: (-sum(scores[n]), n))
         remaining = remaining[:FINALISTS]
     return CANDIDATES[remaining[0]]
@@ -198,14 +220,15 @@ def draw_stream(nodes: Sequence[NodeSpec], mix: DemandMix, seed: int) -> list[Re
 def _fill(placer: RowPlacer, stream: Sequence[Request]) -> Trial:
     capacity = placer.state.capacity_milli
     allocated = requested = 0
-    full: float | None = None
+    marks: dict[float, float] = {}
     for request in stream:
         place = placer.choose(request)
         requested += request.amount_milli
         if place is not None:
             placer.commit(request, place)
             allocated += request.amount_milli
-        if full is None and requested >= capacity:
-            full = 100.0 * allocated / capacity
+        for mark in (LOADED, 1.0):
+            if mark not in marks and requested >= mark * capacity:
+                marks[mark] = 100.0 * allocated / capacity
     end = 100.0 * allocated / capacity
-    return Trial(end, end if full is None else full)
+    return Trial(end, marks.get(1.0, end), marks.get(LOADED, end))

@@ -10,7 +10,7 @@ from gpudra.driver.core.placement.baselines import (
     RandomFit,
     Spread,
 )
-from gpudra.driver.core.placement.calibrate import calibrated_weights
+from gpudra.driver.core.placement.calibrate import Goal, calibrated_weights
 from gpudra.driver.core.placement.demand import DemandMix
 from gpudra.driver.core.placement.fgd import Fgd
 from gpudra.driver.core.placement.rows import RowPlacer
@@ -40,16 +40,17 @@ def prepare(
     nodes: Sequence[NodeSpec],
     mix: DemandMix,
     *,
+    goal: Goal = Goal.FILL,
     weights: Weights | None = None,
 ) -> Maker:
     """Does a policy's set-up for a cluster and a demand mix, and returns its maker.
 
     The set-up sees the demand mix and the empty cluster, never a coming request,
-    and does not depend on a run's seed. ``weights`` skips our policy's
-    self-calibration. Raises PlacementError for a name that does not exist.
+    and does not depend on a run's seed. ``goal`` is what our policy
+    calibrates itself for; ``weights`` skips that. Raises PlacementError for a name that does not exist.
     """
     if name == OURS:
-        chosen = weights or calibrated_weights(nodes, mix)
+        chosen = weights or calibrated_weights(nodes, mix, goal)
         return lambda state, _seed: WastePlacer(state, mix, chosen)
     if name == ANCHOR:
         return lambda state, _seed: Fgd(state, mix)

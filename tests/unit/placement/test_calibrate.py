@@ -53,3 +53,14 @@ def test_the_small_copy_keeps_the_proportions_of_node_types() -> None:
 def test_a_small_cluster_is_its_own_copy() -> None:
     """Nothing is left out of a cluster that is small already."""
     assert calibrate.small_copy(CLUSTER) == CLUSTER
+
+
+def test_the_goal_decides_what_a_trial_is_worth() -> None:
+    """Filling up rewards the end above a floor; a steady cluster rewards refusing nothing early."""
+    squeezing = calibrate.Trial(end=89.0, full=87.0, loaded=83.0)
+    patient = calibrate.Trial(end=88.0, full=87.5, loaded=88.0)
+    assert squeezing.score(calibrate.Goal.FILL, 86.0) > patient.score(calibrate.Goal.FILL, 86.0)
+    assert squeezing.score(calibrate.Goal.FILL, 87.5) < patient.score(calibrate.Goal.FILL, 87.5)
+    assert squeezing.score(calibrate.Goal.STEADY, 0.0) < patient.score(calibrate.Goal.STEADY, 0.0)
+    steady = calibrate.calibrated_weights(CLUSTER, MIX, calibrate.Goal.STEADY)
+    assert steady in calibrate.CANDIDATES
