@@ -16,11 +16,13 @@ xid-<n>         event                          RECOVERED; the recovery action th
 ecc             event, or uncorrected errors   RECOVERED, or the counter is zero again
 lost            event, or a reading            the card answers again
 recovery        the driver asks for an action  the driver asks for none
+missing-file    a device file is not there     it is
 unmonitored     no events can be had           events can be had
 driver-missing  the driver does not answer     it does
 =============== ============================== ===================================================
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -33,8 +35,12 @@ LOST = "lost"
 ECC = "ecc"
 UNMONITORED = "unmonitored"
 RECOVERY = "recovery"
+MISSING_FILE = "missing-file"
 DRIVER_MISSING = "driver-missing"
 _XID = "xid-"
+# The value of a taint is that of a label.
+_NOT_VALUE = re.compile(r"[^A-Za-z0-9._-]+")
+_MAX_VALUE = 63
 
 # Faults of the application, not of the card (NVIDIA's XID catalogue): graphics exception, page
 # fault, channel stopped by an earlier error or its time-out, a preemptive clean-up, a video decoder
@@ -110,6 +116,7 @@ class Cause:
     Attributes:
         key: ``xid-79``; unique for a card together with the instance.
         message: for people.
+        value: of the taint: what the key leaves open, in at most 63 characters.
         gpu_instance_id: the MIG instance that alone is meant; None: the whole card.
         since: seconds on the caller's clock, of the last time it happened.
         confirmed: a reading has shown it too (or that instance), so that a reading may end it.
@@ -117,6 +124,7 @@ class Cause:
 
     key: str
     message: str = ""
+    value: str = ""
     gpu_instance_id: int | None = None
     since: float = 0.0
     confirmed: bool = False
@@ -246,8 +254,11 @@ def _after_readings(causes: tuple[Cause, ...], gpu: Gpu, now: float) -> tuple[Ca
         causes = tuple(
             replace(cause, confirmed=True) if _is_card_xid(cause) else cause for cause in causes
         )
-        wish = Cause(key=RECOVERY, message=f"the driver asks for {action}", since=now)
+        wish = Cause(
+            key=RECOVERY, message=f"the driver asks for {action}", value=str(action), since=now
+        )
         causes = _with(causes, replace(wish, confirmed=True))
+    causes = _after_files(causes, gpu.health.missing_files, now)
     if errors:
         text = f"{errors} uncorrectable memory errors"
         causes = _with(causes, Cause(key=ECC, message=text, since=now, confirmed=True))
@@ -256,6 +267,19 @@ def _after_readings(causes: tuple[Cause, ...], gpu: Gpu, now: float) -> tuple[Ca
             causes, lambda cause: cause.key == ECC and cause.confirmed and not _of_instance(cause)
         )
     return causes
+
+
+def _after_files(
+    causes: tuple[Cause, ...], missing: tuple[str, ...], now: float
+) -> tuple[Cause, ...]:
+    causes = _without(causes, lambda cause: cause.key == MISSING_FILE and not missing)
+    if not missing:
+        return causes
+    text = f"{', '.join(missing)} {'does' if len(missing) == 1 else 'do'} not exist"
+    value = _NOT_VALUE.sub("-", missing[0].rpartition("/")[2])[:_MAX_VALUE].strip("-._")
+    return _with(
+        causes, Cause(key=MISSING_FILE, message=text, value=value, since=now, confirmed=True)
+    )
 
 
 def _after_instances(causes: tuple[Cause, ...], gpu: Gpu) -> tuple[Cause, ...]:

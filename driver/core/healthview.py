@@ -21,7 +21,7 @@ from gpudra.driver.core.health import (
     HealthPolicy,
     HealthState,
 )
-from gpudra.driver.core.taints import SEVERITY, cause_taint
+from gpudra.driver.core.taints import SEVERITY, cause_taint, merged_taints
 
 # Room for taints of other origin (managed nodes, a device plugin on the node).
 _MAX_TAINTS = MAX_TAINTS_PER_DEVICE - 3
@@ -55,16 +55,13 @@ def device_taints(
     """
     found = {}
     for device in devices:
-        effects: dict[str, str] = {}
-        for cause in _causes_of(state, device):
-            effect = _effect(cause, device, policy)
-            if SEVERITY[effect] >= SEVERITY[effects.get(cause.key, EFFECT_NONE)]:
-                effects[cause.key] = effect
-        if effects:
-            worst = sorted(effects.items(), key=lambda one: (-SEVERITY[one[1]], one[0]))
-            found[device.name] = tuple(
-                cause_taint(driver, key, effect=effect) for key, effect in worst[:_MAX_TAINTS]
-            )
+        marks = merged_taints(
+            cause_taint(driver, cause.key, value=cause.value, effect=_effect(cause, device, policy))
+            for cause in _causes_of(state, device)
+        )
+        if marks:
+            worst = sorted(marks, key=lambda mark: (-SEVERITY[mark.effect], mark.key))
+            found[device.name] = tuple(worst[:_MAX_TAINTS])
     return found
 
 

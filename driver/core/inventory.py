@@ -189,12 +189,17 @@ class MigInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReadings:
-    """What a card says about itself; the events come through HealthLib."""
+    """What a card says about itself; the events come through HealthLib.
+
+    Attributes:
+        missing_files: device files that a container would need and that are not there.
+    """
 
     recovery_action: RecoveryAction | None = None
     ecc_enabled: bool | None = None
     uncorrected_ecc: int | None = None
     remap_pending: bool | None = None
+    missing_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,8 @@ class NvmlLib:
                 continue
             if gpu is not None:
                 found[gpu.key] = gpu
-        gpus = (*found.values(), *self._missing(found, lost))
+        answering = [self._with_files(gpu) for gpu in found.values()]
+        gpus = (*answering, *self._missing(found, lost))
         self._known = {gpu.key: gpu for gpu in gpus}
         inventory = Inventory(gpus=gpus, problems=(*node.problems, *problems))
         self.health.watch(inventory)
@@ -125,7 +126,8 @@ class NvmlLib:
         with self._session.calling("NVML"):
             count = pynvml.nvmlDeviceGetCount()
         cards = tuple(card_fingerprint(index) for index in range(count))
-        return (self._session.generation, bus, cards)
+        files = tuple(self._files.missing(gpu.minor) for gpu in self._known.values())
+        return (self._session.generation, bus, cards, files)
 
     def common_edits(self) -> ContainerEdits:
         """The driver's control nodes, libraries, programs and sockets."""
@@ -172,6 +174,12 @@ class NvmlLib:
             return None
         problems += asker.problems
         return gpu
+
+    def _with_files(self, gpu: Gpu) -> Gpu:
+        missing = self._files.missing(gpu.minor)
+        if not missing:
+            return gpu
+        return replace(gpu, health=replace(gpu.health, missing_files=missing))
 
     def _missing(self, found: dict[str, Gpu], lost: int) -> list[Gpu]:
         """Cards known before that NVML lists as lost: it does not say which, so all that miss.

@@ -46,6 +46,13 @@ class DriverFiles:
         """
         return ContainerEdits(device_nodes=(self._existing(f"nvidia{minor}"),))
 
+    def missing(self, minor: int | None) -> tuple[str, ...]:
+        """Nodes without which a container could not use the card, and that are not there."""
+        names = () if minor is None else (f"nvidia{minor}",)
+        return tuple(
+            f"/dev/{name}" for name in (*names, "nvidiactl") if not self._seen(name).exists()
+        )
+
     def mig(self, minor: int, instance: MigInstance) -> ContainerEdits:
         """The parent card's node and the instance's two capability nodes.
 
