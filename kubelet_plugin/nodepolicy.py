@@ -86,6 +86,11 @@ class PolicyWatcher:
             rng=rng,
         )
 
+    @property
+    def policy(self) -> PublishPolicy | None:
+        """The policy in force; None while it is not known."""
+        return self._policy
+
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
