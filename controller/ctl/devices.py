@@ -98,9 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """See gpudra.controller.ctl.main."""
     inventory = None
+    claims: list[ResourceClaim] = []
     if args.hardware or _is_local(args):
         inventory = _inventory(args)
-        slices, claims = _published(inventory, args), []
+        slices = _published(inventory, args)
     else:
         slices, claims = _from_cluster(args)
     views = [
