@@ -221,3 +221,11 @@ class Comprehension(Node):
             self.transform = items.elements[0] if isinstance(items, ListNode) else None
         elif self.kind in {"transform_map", "transform_entry"}:
             self.transform = step.args[-1]
+
+    def key(self) -> Node:
+        """The variable that becomes the key in ``transformMap``."""
+        step = self.step
+        if isinstance(step, Call) and step.function == "_?_:_":
+            step = step.args[1]
+        assert isinstance(step, Call)
+        return step.args[1]

@@ -23,6 +23,7 @@ from gpudra.driver.core.cel.ast import (
 )
 from gpudra.driver.core.cel.errors import CelSyntaxError
 from gpudra.driver.core.cel.lexer import Token, bytes_content, string_content, tokenize
+from gpudra.driver.core.cel.library.conversions import digits_to_int
 from gpudra.driver.core.cel.macros import MACROS, MacroError
 from gpudra.driver.core.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint
 
@@ -383,7 +384,7 @@ class _Parser:
                 raise self.error("the number is too large for a double", pos)
             return Literal(pos, -value if negative else value)
         text = token.text.rstrip("uU")
-        number = int(text, 16) if text.startswith("0x") else int(text)
+        number = int(text, 16) if text.startswith("0x") else digits_to_int(text)
         number = -number if negative else number
         if token.kind == "uint":
             if number > UINT_MAX:

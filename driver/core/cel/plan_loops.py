@@ -173,6 +173,9 @@ _Keep = Callable[[Any, Any], None]
 def _gather(loop: Loop, start: Callable[[], Any], keep: _Keep, price: int) -> Run:
     """Loops that build a list or a map; ``price`` is what keeping one element costs."""
     step = _step(loop, keep, price)
+    # A call of three arguments, as the insertion of transformMap is, stops at the first error: once
+    # the result is one, it is all that is computed.
+    later = _step(loop, _keep_nothing, 1) if loop.kind == "transform_map" else step
     counted = loop.counted
 
     def run(frame: Any) -> Value:
@@ -180,7 +183,7 @@ def _gather(loop: Loop, start: Callable[[], Any], keep: _Keep, price: int) -> Ru
         result = start()
         for _ in _elements(loop, frame):
             try:
-                step(frame, result)
+                (step if failure is None else later)(frame, result)
             except CelValueError as error:
                 if not counted:
                     raise
@@ -194,6 +197,10 @@ def _gather(loop: Loop, start: Callable[[], Any], keep: _Keep, price: int) -> Ru
         return tuple(result) if type(result) is list else result
 
     return run
+
+
+def _keep_nothing(_frame: Any, _result: Any) -> None:
+    """Keeps nothing."""
 
 
 def _step(loop: Loop, keep: _Keep, price: int) -> _Keep:

@@ -377,6 +377,8 @@ class _Planner:
         assert isinstance(node, Comprehension)
         if node.kind == "bind":
             return self.bind(node)
+        if node.kind == "transform_map" and node.key().type.kind == "type":
+            raise self.untypable(node)
         over = self.plan(node.iter_range).run
         slot = self.new_slot()
         slot2 = self.new_slot() if node.iter_var2 else -1

@@ -24,7 +24,15 @@ from gpudra.driver.core.cel.types import (
     A,
     type_of,
 )
-from gpudra.driver.core.cel.values import Duration, Timestamp, TypeValue, Uint, Value, type_name
+from gpudra.driver.core.cel.values import (
+    INT_MAX,
+    Duration,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Value,
+    type_name,
+)
 
 _SECOND = 10**9
 _INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -63,18 +71,25 @@ def text_to_bool(text: str) -> bool:
     raise _bad(text, "a bool")
 
 
+def digits_to_int(text: str) -> int:
+    """A decimal number; beyond 40 digits only that it is large is kept, as nobody needs more."""
+    sign = -1 if text.startswith("-") else 1
+    digits = text.lstrip("+-").lstrip("0")
+    return sign * (int(digits or "0") if len(digits) <= 40 else 10**40)
+
+
 def text_to_int(text: str) -> int:
     """A decimal int."""
-    if _INT.fullmatch(text) is None or len(text) > 40:
+    if _INT.fullmatch(text) is None:
         raise _bad(text, "an int")
-    return checked_int(int(text))
+    return checked_int(digits_to_int(text))
 
 
 def text_to_uint(text: str) -> Uint:
     """A decimal uint, without sign."""
-    if _UINT.fullmatch(text) is None or len(text) > 40:
+    if _UINT.fullmatch(text) is None:
         raise _bad(text, "a uint")
-    return checked_uint(int(text))
+    return checked_uint(digits_to_int(text))
 
 
 def text_to_double(text: str) -> float:
@@ -160,16 +175,25 @@ def text_to_duration(text: str) -> Duration:
     total, offset = 0, 0
     while offset < len(body):
         found = _SPAN.match(body, offset)
-        if found is None or not (found[1] or found[2]) or len(found[1]) > 40:
+        if found is None or not (found[1] or found[2]):
             raise _bad(text, "a duration")
         unit = _UNITS[found[3]]
-        fraction = (found[2] or "")[:18]
-        total += int(found[1] or 0) * unit + int(fraction or 0) * unit // 10 ** len(fraction)
+        total += digits_to_int(found[1] or "0") * unit + _part_of(found[2] or "", unit)
         offset = found.end()
     total = -total if text.startswith("-") else total
     if not body or abs(total) > 2**63 or total == 2**63:
         raise _bad(text, "a duration")
     return Duration(total)
+
+
+def _part_of(fraction: str, unit: int) -> int:
+    """A fraction of a unit in nanoseconds, rounded as Go does: it goes through a double."""
+    kept, scale = 0, 1.0
+    for digit in fraction:
+        if kept > INT_MAX // 10 or kept * 10 + int(digit) > INT_MAX + 1:
+            break
+        kept, scale = kept * 10 + int(digit), scale * 10
+    return int(float(kept) * (float(unit) / scale))
 
 
 def text_to_timestamp(text: str) -> Timestamp:

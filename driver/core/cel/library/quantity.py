@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantity functions (apiserver ``pkg/cel/library/quantity.go``)."""
 
+import math
 import re
 
 from gpudra.api.errors import InputError
@@ -10,9 +11,11 @@ from gpudra.driver.core.cel.errors import CelValueError
 from gpudra.driver.core.cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING
 
 _TEXT = re.compile(
-    r"([+-]?)([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,9}|)", re.ASCII
+    r"([+-]?)([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|)", re.ASCII
 )
 _MAX_BINARY = (2**63 - 1) * NANO
+_MAX_EXPONENT = 1000  # beyond all doubles; more digits would only eat memory
+_MAX_LENGTH = 1000
 
 
 def parse_quantity(text: str) -> Quantity:
@@ -26,10 +29,14 @@ def parse_quantity(text: str) -> Quantity:
     """
     found = _TEXT.fullmatch(text)
     if found is None or not text:
-        raise CelValueError(f"{text[:40]!r} is no quantity", hint="write a number such as 16Gi")
-    sign, whole, fraction, suffix = found.groups()
-    if not (whole.strip("0") or (fraction or "").strip("0")):
-        suffix = suffix if suffix[:1] not in {"e", "E"} else ""
+        raise _no_quantity(text)
+    sign, whole, fraction, suffix = (part or "" for part in found.groups())
+    if not (whole + fraction).strip("0"):
+        return Quantity(0)
+    if len(text) > _MAX_LENGTH:
+        raise _no_quantity(text)
+    if len(suffix) > 1 and suffix[0] in "eE" and suffix != "Ei":
+        return _with_exponent(text, sign + whole + fraction, int(suffix[1:]), len(fraction))
     try:
         amount = Quantity.parse(f"{sign}{whole.lstrip('0') or '0'}.{fraction or '0'}{suffix}")
     except InputError as error:
@@ -37,6 +44,28 @@ def parse_quantity(text: str) -> Quantity:
     if amount.format is Format.BINARY_SI and abs(amount.nanos) > _MAX_BINARY:
         return Quantity(_MAX_BINARY if amount.nanos > 0 else -_MAX_BINARY, amount.format)
     return amount
+
+
+def _no_quantity(text: str) -> CelValueError:
+    return CelValueError(f"{text[:40]!r} is no quantity", hint="write a number such as 16Gi")
+
+
+def _with_exponent(text: str, digits: str, exponent: int, decimals: int) -> Quantity:
+    """An amount of ``digits`` times a power of ten; parts of a nano round away from zero."""
+    if abs(exponent) > _MAX_EXPONENT:
+        raise _no_quantity(text)
+    number, power = int(digits), exponent - decimals + 9
+    if power >= 0:
+        return Quantity(number * 10**power, Format.DECIMAL_EXPONENT)
+    magnitude = -(-abs(number) // 10**-power)
+    return Quantity(magnitude if number > 0 else -magnitude, Format.DECIMAL_EXPONENT)
+
+
+def _as_float(amount: Quantity) -> float:
+    try:
+        return amount.as_approximate_float()
+    except OverflowError:
+        return math.copysign(math.inf, amount.sign())
 
 
 def _is_quantity(text: str) -> bool:
@@ -75,7 +104,7 @@ FUNCTIONS: list[Function] = [
     Function("compareTo", (method("quantity_compare_to", _TWO, INT, compare_to),)),
     Function(
         "asApproximateFloat",
-        (method("quantity_get_float", [QUANTITY], DOUBLE, Quantity.as_approximate_float),),
+        (method("quantity_get_float", [QUANTITY], DOUBLE, _as_float),),
     ),
     Function("asInteger", (method("quantity_get_int", [QUANTITY], INT, _as_integer),)),
     Function("isInteger", (method("quantity_is_integer", [QUANTITY], BOOL, Quantity.is_integer),)),

@@ -6,7 +6,7 @@ from gpudra.api.semver import Semver
 from gpudra.driver.core.cel.declarations import Function, method, overload
 from gpudra.driver.core.cel.errors import CelValueError
 from gpudra.driver.core.cel.types import BOOL, INT, SEMVER, STRING
-from gpudra.driver.core.cel.values import INT_MAX
+from gpudra.driver.core.cel.values import INT_MAX, UINT_MAX
 
 
 def _normalized(text: str) -> str:
@@ -18,6 +18,14 @@ def _normalized(text: str) -> str:
             f"{text!r} is short and has a pre-release or build part", hint="write all three numbers"
         )
     return ".".join(parts + ["0"] * (3 - len(parts)))
+
+
+def _check_numbers(text: str) -> None:
+    """Numbers of a version, those of its pre-release included, fit 64 bits upstream."""
+    core, _, prerelease = text.partition("+")[0].partition("-")
+    for part in (*core.split("."), *prerelease.split(".")):
+        if part.isdigit() and (len(part) > 20 or int(part) > UINT_MAX):
+            raise InputError(f"{part[:24]} is too large a number for a version")
 
 
 def _without_zeros(part: str) -> str:
@@ -34,7 +42,9 @@ def parse_semver(text: str, normalize: bool = False) -> Semver:
         CelValueError: the text is no version.
     """
     try:
-        return Semver.parse(_normalized(text) if normalize else text)
+        mended = _normalized(text) if normalize else text
+        _check_numbers(mended)
+        return Semver.parse(mended)
     except InputError as error:
         raise CelValueError(error.what, hint=error.hint) from error
 
