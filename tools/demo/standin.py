@@ -53,9 +53,8 @@ class StandIn:
     outcome = "fallback"
 
     def __init__(self) -> None:
-        # A unix socket's path has 107 bytes at most; the system's temporary folder may be deep.
-        self._base = Path(tempfile.mkdtemp(prefix="gpudra-", dir=_short_folder()))
-        self._kubelet = KubeletStandIn(self._base / "kubelet", self._base / "cdi")
+        self._folder: Path | None = None
+        self._registered: KubeletStandIn | None = None
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         self._server = FakeApiServer(objects=[node, *documents(CLASSES)])
         self._agent: asyncio.subprocess.Process | None = None
@@ -73,12 +72,25 @@ class StandIn:
         return SchedulerStandIn(self._client, NODE)
 
     @property
+    def _base(self) -> Path:
+        assert self._folder is not None, "start() makes it"
+        return self._folder
+
+    @property
+    def _kubelet(self) -> KubeletStandIn:
+        assert self._registered is not None, "start() makes it"
+        return self._registered
+
+    @property
     def _log(self) -> Path:
         return self._base / "agent.log"
 
     async def start(self) -> None:
         """Server, agent, registration; then waits until the GPUs are published."""
         say("\n==> an API server in memory, and gpudra's node agent as a process of its own")
+        # A unix socket's path has 107 bytes at most; the system's temporary folder may be deep.
+        self._folder = Path(tempfile.mkdtemp(prefix="gpudra-", dir=_short_folder()))
+        self._registered = KubeletStandIn(self._base / "kubelet", self._base / "cdi")
         await self._server.start()
         self._connected = await self._server.client()
         config = self._server.kubeconfig(self._base / "kubeconfig")
@@ -112,7 +124,8 @@ class StandIn:
                 self._agent.kill()
                 await self._agent.wait()
         await self._server.stop()
-        shutil.rmtree(self._base, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def slices(self) -> list[ResourceSlice]:
         """See World."""
