@@ -93,8 +93,8 @@ class Checkpoint:
     def refresh(self) -> Loaded | None:
         """Reads again if another instance wrote meanwhile. Only while nothing is being committed.
 
-        What this process knows stays in force while a file is damaged: its next commit writes all
-        of it.
+        What this process knows stays in force if the newest that can be read is older, because
+        the newer file is damaged: the next commit writes all of it.
 
         Returns:
             What was read; None if nobody wrote.
@@ -106,7 +106,7 @@ class Checkpoint:
             return None
         signature = self.file.signature()
         loaded = self.file.load()
-        if not loaded.damaged and loaded.content is not None:
+        if loaded.content is not None and loaded.content.sequence >= self._sequence:
             self.adopt(loaded.content)
         self._signature = signature
         return loaded

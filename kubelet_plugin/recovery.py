@@ -59,13 +59,14 @@ class Recovery:
         self._clock = clock
         self._warn = warn
         self._loaded = False
+        self._strays_due = False
         self._boot_id = ""
 
     def reread(self) -> None:
         """Takes over what another instance wrote; the instance lock calls it when acquired.
 
-        Damaged files are put aside. At start, what they held is then found again by ``start``;
-        later this process still has the state in memory, and its next commit writes all of it.
+        Damaged files are put aside. What they held is found again by ``start``, or later by the
+        next sweep; what this process did itself it still has in memory.
 
         Raises:
             StateError: the system does not let us read.
@@ -75,7 +76,9 @@ class Recovery:
         else:
             loaded = self._checkpoint.load()
             self._boot_id = loaded.content.boot_id if loaded.content else ""
-        for path, error in (loaded.damaged if loaded else {}).items():
+        damaged = loaded.damaged if loaded else {}
+        self._strays_due = self._strays_due or bool(damaged)
+        for path, error in damaged.items():
             stamp = self._clock.now().strftime("%Y%m%dT%H%M%SZ")
             aside = self._checkpoint.file.put_aside(path, stamp)
             note = (
@@ -111,6 +114,9 @@ class Recovery:
 
     async def sweep(self) -> None:
         """One round; nothing that goes wrong in it ends the next."""
+        if self._strays_due:
+            async with self._state.instances.held():
+                await self._adopt_strays()
         if any(not record.name for record in self._state.records.values()):
             await self._learn_names()
         slots = asyncio.Semaphore(_PARALLEL)
@@ -159,6 +165,7 @@ class Recovery:
         this node and has a file was prepared. A file whose claim is not reserved here is removed.
         Without an answer of the API every file counts, and the names are learned later.
         """
+        self._strays_due = False
         strays = [file for file in self._store.list() if file.claim_uid not in self._state.records]
         if not strays:
             return

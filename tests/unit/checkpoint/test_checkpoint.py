@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudra.api.errors import StateError
@@ -118,6 +118,7 @@ def test_a_good_file_is_read_back() -> None:
     assert (found.sequence, found.boot_id, found.claims) == (3, "boot-1", {uid(1): record(1)})
 
 
+@settings(deadline=None)
 @given(cut=st.integers(min_value=0, max_value=len(whole()) - 2))
 def test_a_cut_file_is_noticed(cut: int) -> None:
     """Wherever it ends."""
@@ -125,6 +126,7 @@ def test_a_cut_file_is_noticed(cut: int) -> None:
         decode(whole()[:cut], "x")
 
 
+@settings(deadline=None)
 @given(place=st.integers(min_value=0, max_value=len(whole()) - 2), flip=st.integers(1, 255))
 def test_a_changed_byte_never_changes_a_claim(place: int, flip: int) -> None:
     """One changed byte is noticed, or lies where it means nothing for the claims."""
@@ -290,6 +292,7 @@ def test_the_last_safe_content_is_never_overwritten(tmp_path: Path) -> None:
         assert max(one.sequence for one in found) == number
 
 
+@settings(deadline=None)
 @given(cut=st.integers(min_value=0, max_value=16 * 1024), claims=st.integers(0, 60))
 def test_a_power_cut_inside_a_write_leaves_the_content_of_before(cut: int, claims: int) -> None:
     """Any part of the new bytes may have reached the disk: the old content is found, or the new."""

@@ -273,3 +273,46 @@ async def test_odd_claims_of_others_do_not_disturb_a_rebuild(node: Node) -> None
         node.api.put(raw)
     instance = await node.start()
     assert list(instance.state.records) == [ref.uid]
+
+
+async def test_what_another_instance_did_last_is_found_again_when_its_write_is_damaged(
+    node: Node,
+) -> None:
+    """Two instances run; the file that the other one wrote last cannot be read."""
+    mine = await node.start()
+    one, two, three = claim(node, 1, "gpu-0"), claim(node, 2, "gpu-1"), claim(node, 3, "gpu-1")
+    await mine.prepare(one)
+    other = await node.start()
+    await other.prepare(two)
+    newest = max(
+        node.state_dir.glob("checkpoint.*.json"),
+        key=lambda path: orjson.loads(path.read_bytes().splitlines()[0])["sequence"],
+    )
+    newest.write_bytes(b"{")
+    await mine.recovery.sweep()
+    async with mine.instances.held():
+        pass
+    await mine.recovery.sweep()
+    assert set(mine.state.records) == {one.uid, two.uid}
+    assert "in use" in (await mine.prepare(three))[0].error
+
+
+async def test_the_other_instance_s_newer_state_counts_although_the_older_file_is_damaged(
+    node: Node,
+) -> None:
+    """A damaged file that holds nothing new costs nothing."""
+    mine = await node.start()
+    one, two = claim(node, 1, "gpu-0"), claim(node, 2, "gpu-1")
+    await mine.prepare(one)
+    other = await node.start()
+    await other.prepare(two)
+    oldest = min(
+        node.state_dir.glob("checkpoint.*.json"),
+        key=lambda path: orjson.loads(path.read_bytes().splitlines()[0])["sequence"],
+    )
+    oldest.write_bytes(b"{")
+    assert (await mine.unprepare(two))[0].ok
+    assert set(mine.state.records) == {one.uid}
+    mine.end()
+    third = await node.start()
+    assert set(third.state.records) == {one.uid}

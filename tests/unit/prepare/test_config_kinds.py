@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudra.api.config.v1alpha1 import (
@@ -53,7 +53,8 @@ def test_values_are_read_by_their_names_in_json() -> None:
         ({}, "apiVersion", "None is not known here"),
         ({"apiVersion": "gpudra.io/v9", "kind": "GpuConfig"}, "apiVersion", "gpudra.io/v9"),
         ({"apiVersion": API_VERSION, "kind": ["x"]}, "kind", "is not known here"),
-        (raw("GpuConfig", sharing=None), "sharing", "valid dictionary"),
+        (raw("GpuConfig", sharing=None), "sharing", "is null"),
+        (raw("GpuConfig", sharing=[]), "sharing", "valid dictionary"),
         (
             raw("GpuConfig", sharing={"isolation": "hami-core"}),
             "sharing.isolation",
@@ -114,6 +115,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(JSON, st.sampled_from(sorted(KINDS)))
 def test_no_input_gives_anything_but_a_config_or_an_input_error(body: Any, kind: str) -> None:
     """Parameters are whatever somebody wrote into a claim."""
