@@ -32,7 +32,7 @@ class Source:
     Attributes:
         backend: which one.
         hardware: of ``simulated``: profile or Hardware file; of ``declared``: DeviceInventory file.
-        node_name: salts uuids of simulated cards.
+        node_name: salts uuids of simulated cards and link domains of declared ones.
         state_dir: of ``simulated``: its device files and MIG state.
         nvml_library: path of ``libnvidia-ml.so.1``; None looks below the driver root.
         driver_root: host path of the NVIDIA driver's files.
@@ -72,7 +72,9 @@ def open_device_lib(source: Source) -> DeviceLib:
     if source.backend is Backend.DECLARED:
         from gpudra.driver.devicelib.declared import DeclaredLib  # noqa: PLC0415
 
-        return DeclaredLib(Path(source.hardware), host_root=source.host_root)
+        return DeclaredLib(
+            Path(source.hardware), host_root=source.host_root, node_name=source.node_name
+        )
     from gpudra.driver.devicelib.simulated import open_simulated  # noqa: PLC0415
 
     return open_simulated(source.hardware, state_dir=source.state_dir, node_name=source.node_name)
