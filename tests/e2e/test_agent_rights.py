@@ -118,15 +118,17 @@ def test_a_token_without_a_node_writes_no_slice(cluster: Cluster) -> None:
     [
         ("GET", f"{RESOURCE}/resourceclaims?watch=true"),
         ("GET", f"{CORE}/secrets"),
-        ("GET", f"{CORE}/nodes"),
         ("GET", f"{CORE}/pods"),
         ("DELETE", f"{SLICES}"),
         ("DELETE", f"{CORE}/nodes/node-1"),
         ("PATCH", f"{RESOURCE}/namespaces/default/resourceclaims/any"),
+        # Policies are read: RBAC cannot limit the watch of labels to the own node, this it can.
+        ("PATCH", "/apis/gpudra.io/v1alpha1/nodepolicies/any"),
+        ("PATCH", "/apis/gpudra.io/v1alpha1/nodepolicies/any/status"),
     ],
 )
 def test_nothing_else_is_allowed(plugin: ApiClient, method: str, path: str) -> None:
-    """Watching claims, listing secrets, nodes or pods, and writes to specs, are forbidden."""
+    """Watching claims, listing secrets or pods, and writes to specs and policies, are forbidden."""
     with pytest.raises(ForbiddenError):
         plugin.request(method, path, {} if method == "PATCH" else None, content_type=MERGE_PATCH)
 
