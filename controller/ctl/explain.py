@@ -309,9 +309,10 @@ def text_of(report: Obj) -> str:
         lines.append(f"  claim {given['claim']} has {devices}")
     if report["binding"]:
         lines.append(f"  because: {report['binding']}")
-    for request in report["requests"]:
-        lines += _request_lines(report, request)
-    lines += _pool_lines(report)
+    if report["outcome"] != Outcome.ALLOCATED.value:
+        for request in report["requests"]:
+            lines += _request_lines(report, request)
+        lines += _pool_lines(report)
     if report["relaxations"]:
         lines.append("what would help (each alone is enough):")
         lines += [f"  - {one['text']}" for one in _few_nodes(report["relaxations"])]

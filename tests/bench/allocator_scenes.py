@@ -50,7 +50,7 @@ class Scene:
 
 
 def _meta(name: str) -> Obj:
-    return {"name": name, "namespace": "default", "uid": str(uuid.uuid4())}
+    return {"name": name, "namespace": "default", "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name))}
 
 
 def _node(name: str) -> Obj:

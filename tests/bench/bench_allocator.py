@@ -43,12 +43,12 @@ def build(objects: ObjectSet) -> ClusterIndex:
     )
 
 
-def ours(objects: ObjectSet, redrawn: Sequence[ResourceClaim]) -> dict[str, float]:
+def ours(objects: ObjectSet, redraws: Sequence[Sequence[ResourceClaim]]) -> dict[str, float]:
     """Seconds for a cold round, one after a single change, and one after every node changed.
 
     Args:
         objects: the scene; its last claim is asked for.
-        redrawn: claims of the same names that hold other devices.
+        redraws: several times the claims that hold devices, holding others.
     """
     claims = [objects.claims[-1]]
     cold, fitting = [], 0
@@ -60,9 +60,15 @@ def ours(objects: ObjectSet, redrawn: Sequence[ResourceClaim]) -> dict[str, floa
         answers = index.everywhere(claims)
         cold.append(time.process_time() - begin)
         fitting = len(answers.fitting())
-    warm = [_after(index, claims, redrawn[number : number + 1]) for number in range(ROUNDS)]
-    changed = [_after(index, claims, redrawn), _after(index, claims, objects.claims[:-1])]
-    return {"cold": min(cold), "warm": min(warm), "changed": min(changed), "fitting": fitting}
+    changed = [_after(index, claims, redrawn) for redrawn in redraws]
+    one = redraws[0][:1]
+    warm = [_after(index, claims, one) for _ in range(ROUNDS)]
+    return {
+        "cold": min(cold),
+        "changed": min(changed) if one else 0.0,
+        "warm": min(warm),
+        "fitting": fitting,
+    }
 
 
 def _after(
@@ -87,12 +93,17 @@ def theirs(oracle: Oracle, scene: scenes.Scene, rounds: int = ROUNDS) -> dict[st
     return {"round": min(answer["roundNs"]) / 1e9, "fitting": answer["fitting"]}
 
 
-def scene(name: str, maker: scenes.Maker, claim: Obj, state: str, nodes: int, seed: str) -> Any:
+def scene(
+    name: str, maker: scenes.Maker, claim: Obj, state: str, nodes: int, seed: str
+) -> tuple[scenes.Scene, list[list[ResourceClaim]]]:
     """A scene, and other states of its nodes."""
     objects = maker(random.Random(seed), nodes, state)
-    again = maker(random.Random(seed), nodes, state)
-    drawn = scenes.redraw(random.Random(seed + "'"), again["claims"], objects, state)
-    return scenes.Scene(f"{name}, {state}", objects, claim), objects_of(drawn).claims
+    redraws = []
+    for number in range(ROUNDS):
+        again = maker(random.Random(seed), nodes, state)["claims"]
+        drawn = scenes.redraw(random.Random(f"{seed}/{number}"), again, objects, state)
+        redraws.append(objects_of(drawn).claims)
+    return scenes.Scene(f"{name}, {state}", objects, claim), redraws
 
 
 def measure(nodes: int, seed: str, only: str) -> None:
@@ -106,8 +117,8 @@ def measure(nodes: int, seed: str, only: str) -> None:
             for state in states:
                 if only not in f"{name}, {state}":
                     continue
-                one, redrawn = scene(name, maker, claim, state, nodes, seed)
-                mine = ours(typed(one), redrawn)
+                one, redraws = scene(name, maker, claim, state, nodes, seed)
+                mine = ours(typed(one), redraws)
                 other = theirs(oracle, one)
                 if mine["fitting"] != other["fitting"]:
                     raise RuntimeError(f"{one.name}: {mine} against {other}")
@@ -124,7 +135,7 @@ def curve(sizes: Sequence[int], upstream_up_to: int) -> None:
             claim = scenes.claim("asks", [scenes.request("part", min(size // 2, 32))])
             units = min(units, 31)
             one = scenes.Scene("hopeless", scenes.partitions(size, units), claim)
-            mine = ours(typed(one), ())
+            mine = ours(typed(one), [()])
             other = "-"
             if size <= upstream_up_to:
                 other = _ms(theirs(oracle, one, 1)["round"])
@@ -168,7 +179,8 @@ def _resident() -> float:
 def _row(name: str, mine: dict[str, float], other: dict[str, float]) -> list[str]:
     cells = [name, f"{int(other['fitting'])}", _ms(other["round"])]
     for key in ("cold", "changed", "warm"):
-        cells += [_ms(mine[key]), f"{other['round'] / mine[key]:.1f}x"]
+        ratio = other["round"] / mine[key] if mine[key] else 0.0
+        cells += [_ms(mine[key]), f"{ratio:.1f}x"] if mine[key] else ["-", "-"]
     return cells
 
 

@@ -363,7 +363,9 @@ def _unselected(verdict: Verdict, driver: str, device: Device) -> tuple[Kind, st
     assert verdict.failed is not None
     kind = Kind.CLASS_SELECTOR if verdict.failed.of_class else Kind.SELECTOR
     clauses = verdict.failed.compiled.selector.explain(CelDevice.from_device(driver, device))
-    return kind, f"{verdict.failed.origin}: {_said(clauses)}"
+    where = verdict.failed.origin.partition(": ")
+    place = verdict.failed.origin if verdict.failed.of_class else where[2]
+    return kind, f"{place}: {_said(clauses)}"
 
 
 def _said(clauses: Sequence[Clause]) -> str:
@@ -401,7 +403,8 @@ def _binding(
         return answer.message
     alone = [one for one in requests if one.fails_alone and not one.alternative]
     if alone:
-        return alone[0].sentence()
+        pools = [f"; pool {one.device}: {one.detail}" for one in reasons if not one.request]
+        return alone[0].sentence() + "".join(pools)
     groups: dict[str, list[RequestExplanation]] = {}
     for one in requests:
         groups.setdefault(one.request.partition("/")[0], []).append(one)

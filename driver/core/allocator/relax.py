@@ -38,9 +38,9 @@ class Change(StrEnum):
     """Kinds of relaxations, the least intrusive first."""
 
     NODE = "node"
-    TOLERATION = "toleration"
     COUNT = "count"
     CAPACITY = "capacity"
+    TOLERATION = "toleration"
     SELECTOR_CLAUSE = "selector-clause"
     CONSTRAINT = "constraint"
 
@@ -88,9 +88,9 @@ def relaxations(
     found: list[Relaxation] = []
     for kind in (
         relaxer.other_nodes,
-        relaxer.tolerations,
         relaxer.counts,
         relaxer.capacities,
+        relaxer.tolerations,
         relaxer.clauses,
         relaxer.constraints,
     ):
