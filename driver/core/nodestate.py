@@ -218,7 +218,7 @@ def _node_patch(node: Obj, labels: Mapping[str, str], *, untaint: bool) -> dict[
 
 def _status_patch(node: Obj, wanted: NodeCondition, now: str) -> dict[str, Any] | None:
     conditions = (node.get("status") or {}).get("conditions") or []
-    found = next((one for one in conditions if one.get("type") == CONDITION), {})
+    found: Obj = next((one for one in conditions if one.get("type") == CONDITION), {})
     status, message = ("True" if wanted.ready else "False"), wanted.message[:_MAX_MESSAGE]
     said = (found.get("status"), found.get("reason"), found.get("message"))
     if said == (status, wanted.reason, message):

@@ -118,7 +118,8 @@ class AmdLib:
         version = _text(self._module / "version")
         kfd = self._read_kfd()
         problems: list[ReadingProblem] = []
-        gpus, nodes = [], {}
+        gpus: list[Gpu] = []
+        nodes: dict[str, tuple[str, ...]] = {}
         for address in self._addresses():
             if not (self._devices / address / "drm").is_dir():
                 text = "the card is on the bus, and amdgpu does not drive it"

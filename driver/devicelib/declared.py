@@ -77,7 +77,7 @@ class DeclaredLib:
             self._gpu(index, device, spec.vendor, spec.driver.version)
             for index, device in enumerate(spec.devices)
         ]
-        problems = ()
+        problems: tuple[ReadingProblem, ...] = ()
         if self._error:
             problems = (ReadingProblem(gpu="", reading="declaration", message=self._error),)
         return Inventory(gpus=tuple(gpus), problems=problems)
