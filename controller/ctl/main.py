@@ -86,6 +86,12 @@ COMMANDS: tuple[Command, ...] = (
         ("allocate -f objects.yaml --node node-1 -o json",),
     ),
     Command(
+        "validate",
+        "gpudra.controller.ctl.validate",
+        "say what of a file a node would refuse, before it is sent",
+        ("validate -f claim.yaml", "validate -f claim.yaml --allow mps,hami-core"),
+    ),
+    Command(
         "slices",
         "gpudra.controller.ctl.slices",
         "print the ResourceSlices that a node with this hardware would publish",

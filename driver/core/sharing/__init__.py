@@ -4,6 +4,7 @@
 Pure; gpudra.kubelet_plugin.sharing carries it out. Used by the node agent only.
 """
 
+from gpudra.driver.core.sharing.ask import ask_of
 from gpudra.driver.core.sharing.consumers import Consumer, consumers_of
 from gpudra.driver.core.sharing.plan import SharingPlan, broken_by, plan_sharing, replan
 from gpudra.driver.core.sharing.reports import exclusive_report, sharing_report
@@ -29,6 +30,7 @@ __all__ = [
     "Preload",
     "Sharing",
     "SharingPlan",
+    "ask_of",
     "broken_by",
     "consumers_of",
     "exclusive_report",

@@ -93,10 +93,12 @@ def plan_sharing(
     """
     uses = _uses(claim, parts)
     view = _view(claim, uses, consumers)
+    asks = asks or {}
+    _check_uuids(claim, uses, asks)
     others = [(title, one) for title, steps in held for one in sharings(steps)]
     shares: dict[str, Sharing] = {}
     for use in uses:
-        ask = (asks or {}).get(use.name, NOTHING)
+        ask = asks.get(use.name, NOTHING)
         unfit = _unfit(claim, uses, view, consumers, gpu_claims)
         backend = choose(ask, node, use.device, unfit=unfit, obj=claim.label)
         if backend is None:
@@ -210,22 +212,44 @@ def _sharing(
     claim: ClaimAllocation, use: _Use, backend: Backend, ask: Ask, view: tuple[str, ...]
 ) -> Sharing:
     device = use.device
+    target = _target(device)
     memory, compute = limits_of(claim.label, use.result, device)
-    instance = device.instance
-    partition = device.kind is DeviceKind.MIG
-    target = (instance.uuid if instance else "") if partition else (device.gpu.uuid or "")
+    if device.kind is not DeviceKind.SHARE:
+        memory = ask.memory_by_uuid.get(target, ask.memory_mib)
+        compute = ask.compute
     return Sharing(
         backend=backend,
         device=device.name,
         card=device.gpu.key,
-        target=target or "",
+        target=target,
         claim_uid=claim.uid,
         memory_mib=memory,
         compute=compute,
         time_slice=ask.time_slice or "default",
         requests=view if use.result.base_request in view else (),
-        partition=partition,
+        partition=device.kind is DeviceKind.MIG,
     )
+
+
+def _target(device: AllocatableDevice) -> str:
+    """The uuid of what is shared; empty for a MIG instance that is made at prepare."""
+    if device.kind is DeviceKind.MIG:
+        return (device.instance.uuid or "") if device.instance else ""
+    return device.gpu.uuid or ""
+
+
+def _check_uuids(claim: ClaimAllocation, uses: Sequence[_Use], asks: Mapping[str, Ask]) -> None:
+    """A limit for a device that the claim did not get would limit nothing."""
+    known = {_target(use.device) for use in uses}
+    for ask in asks.values():
+        for uuid in ask.memory_by_uuid:
+            if uuid not in known:
+                raise ClaimError(
+                    f"sharing.mps.pinnedMemoryLimits names {uuid}, which is none of the claim's "
+                    "devices",
+                    obj=claim.label,
+                    hint="use pinnedMemoryLimit for whatever device the claim gets",
+                )
 
 
 def _check_holders(

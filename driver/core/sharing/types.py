@@ -48,10 +48,16 @@ class Ask:
     Attributes:
         isolation: the backend; None leaves it to the node.
         time_slice: ``default``, ``short``, ``medium`` or ``long``, for time-slice.
+        memory_mib: of one client of a whole device under MPS; None for no limit.
+        memory_by_uuid: the same for single devices.
+        compute: per cent of one client of a whole device under MPS; 0 for no limit.
     """
 
     isolation: Backend | None = None
     time_slice: str | None = None
+    memory_mib: int | None = None
+    memory_by_uuid: Mapping[str, int] = field(default_factory=dict)
+    compute: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
