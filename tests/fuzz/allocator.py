@@ -23,6 +23,8 @@ def run(count: int, seed: int, *, keep: Path | None = None, stop_after: int = 10
     rows: Counter[str] = Counter()
     with Oracle("allocate") as oracle:
         for number in range(count):
+            if number % 1000 == 999:
+                print(f"{number + 1} cases", flush=True)
             rng = random.Random(f"{seed}/{number}")
             case = draw_case(rng, size=rng.choice([3, 5, 6]))
             for finding in compare(case, oracle.ask(question(case, timeoutMs=3_000))):

@@ -6,6 +6,7 @@ docs/decisions/allocator-differences.md covers it; anything else is a finding.
 """
 
 import copy
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -252,14 +253,27 @@ _ROWS = (
     ("double", "invalid-pool-everywhere", {("node-error", "fits"), ("no", "fits"), ("node-error", "no")}),
     ("dangling", "invalid-pool-everywhere", {("node-error", "fits"), ("no", "fits"), ("node-error", "no")}),
     ("flipped", "live-share", {("no", "fits"), ("fits", "no")}),
-    ("qualified-capacity", "qualified-capacity", {("fits", "no"), ("no", "fits"), ("fits", "error")}),
+    ("qualified-capacity", "qualified-capacity", {("fits", "no"), ("no", "fits"), ("fits", "error"), ("fits", "node-error")}),
     ("admin", "admin-takes-nothing", {("fits", "no"), ("fits", "node-error")}),
 )  # fmt: skip
 
 
+def _applies(case: Case, tag: str) -> bool:
+    """Whether a tag concerns the claims asked about; those that are allocated already draw tags too."""
+    if tag not in case.tags:
+        return False
+    needles = {"admin": '"adminAccess": true', "qualified-capacity": '"gpu.example.com/'}
+    needle = needles.get(tag)
+    if needle is None:
+        return True
+    claims = [one for one in case.objects["claims"] if one["metadata"]["name"] in case.ask]
+    requests = [claim["spec"]["devices"]["requests"] for claim in claims]
+    return needle in json.dumps(requests)
+
+
 def _row_of_tags(case: Case, mine: str, theirs: str) -> str:
     for tag, row, verdicts in _ROWS:
-        if tag in case.tags and (mine, theirs) in verdicts:
+        if _applies(case, tag) and (mine, theirs) in verdicts:
             return row
     return "obsolete-generation" if _has_old_generation(case) else ""
 
@@ -277,7 +291,7 @@ def _has_old_generation(case: Case) -> bool:
 
 def _explain_results(case: Case, plain: Obj, wanted: Obj) -> str:
     for tag, row, _ in _ROWS:
-        if tag in case.tags:
+        if _applies(case, tag):
             return row
     old = {r["device"] for r in wanted["results"]} - {r["device"] for r in plain["results"]}
     return "obsolete-generation" if "old-0" in old and _has_old_generation(case) else ""

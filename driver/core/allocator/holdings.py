@@ -33,8 +33,8 @@ PoolHolds = Mapping[str, tuple[Hold, ...]]
 
 
 def claim_identity(claim: ResourceClaim) -> str:
-    """The uid, so that a claim made anew under its name is another one; the name without uid."""
-    return claim.metadata.uid or claim.key
+    """Namespace, name and uid: a claim made anew under its name is another claim."""
+    return f"{claim.key}/{claim.metadata.uid}"
 
 
 class Holdings:

@@ -37,6 +37,7 @@ from gpudra.driver.core.allocator.view import ClusterState, NodeView, state_key
 
 _MAX_FACTS = 300_000  # kinds of devices after which a question starts afresh
 _MAX_TEMPLATES = 20_000
+_MAX_ANSWERS = 50_000  # states of one template that are remembered
 _PREFERENCE = 8  # FirstAvailableDeviceRequestMaxSize: what kube-scheduler's score counts from
 
 
@@ -181,6 +182,9 @@ class Question:
             # It names a device of this node, so other nodes must not take it over.
             return Known(view, template, refusal)
         if scorer is None:
+            if len(template.answers) >= _MAX_ANSWERS:
+                template.answers.clear()
+                template.bounds.clear()
             template.answers[key] = (solution,)
         return Known(view, template, solution)
 
