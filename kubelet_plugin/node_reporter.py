@@ -8,6 +8,7 @@ written when they differ, nothing else. While a device plugin offers the same ca
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,6 +40,8 @@ _SOON = 1.0
 DEVICE_PLUGIN = "DevicePluginActive"
 NOT_PUBLISHED = "NotPublished"
 UNREAD = "the node object has not been read yet"
+# What a device library's Readiness says; anything else is a message.
+_REASON = re.compile(r"[A-Z][A-Za-z]+")
 log = get_logger(__name__)
 
 
@@ -185,7 +188,7 @@ class NodeReporter:
         trouble = self._sources.hardware_problem()
         if inventory is None or trouble is not None:
             reason, colon, message = (trouble or "").partition(": ")
-            known = bool(colon) and reason.isalnum()
+            known = bool(colon) and _REASON.fullmatch(reason) is not None
             return NodeCondition(
                 ready=False,
                 reason=reason if known else "GPUsUnreadable",
