@@ -116,9 +116,15 @@ def test_a_pulled_card_comes_back_under_its_name(agent: NvmlAgent) -> None:
     uuid = agent.machine.inventory.gpus[5].uuid
 
     agent.machine.ctl("remove", uuid)
-    agent.wait_devices(
-        lambda devices: len(devices) == len(before) - 1, "the card to go", PROMISED_SECONDS
+    name = next(
+        name for name, device in before.items() if device["attributes"]["uuid"]["string"] == uuid
     )
+    lost = f"{DRIVER}/lost"
+    agent.wait_devices(
+        lambda devices: lost in taints(devices[name]), "the card to be tainted", PROMISED_SECONDS
+    )
+    # It stays listed while it may have been allocated in the meantime.
+    agent.wait_devices(lambda devices: len(devices) == len(before) - 1, "the card to go")
     agent.machine.ctl("plug", uuid, 0)
     after = agent.wait_devices(
         lambda devices: devices if len(devices) == len(before) else None,
