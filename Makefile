@@ -58,11 +58,19 @@ types: setup ## mypy, strict
 	@tools/types.sh "$(BIN)"
 
 .PHONY: bench
-bench: bench-plugin bench-allocator bench-placement ## All benches, one after the other
+bench: bench-edges bench-plugin bench-cel bench-allocator bench-placement ## All benches, one after the other
 
 .PHONY: bench-plugin
 bench-plugin: setup ## Prepare and unprepare latency, memory
 	@$(BIN)/python -m tests.bench.bench_plugin $(ARGS)
+
+.PHONY: bench-edges
+bench-edges: setup ## What objects, imports, watches and slices cost, beside the official client
+	@for name in objects imports watch slices fabric; do $(BIN)/python -m tests.bench.bench_$$name; done
+
+.PHONY: bench-cel
+bench-cel: setup ## CEL selectors beside upstream's Go environment
+	@$(BIN)/python -m tests.bench.bench_cel $(ARGS)
 
 .PHONY: bench-allocator
 bench-allocator: setup ## Our allocator beside upstream's over the same cases

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,13 @@ def test_breaking_a_layer_is_noticed(tree: Path, file: str, line: str, contract:
     broken = [text for text in result.stdout.splitlines() if text.endswith("BROKEN")]
     assert result.returncode != 0
     assert any(contract in text for text in broken), result.stdout
+
+
+def test_the_contract_names_all_of_the_cluster_side() -> None:
+    """A new module of the controller is forbidden to the agent without anybody's thinking of it."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (agent,) = [one for one in settings["contracts"] if one["id"] == "agent"]
+    modules = {path.stem for path in (ROOT / "controller").iterdir() if path.suffix == ".py"}
+    folders = {path.parent.name for path in (ROOT / "controller").glob("*/__init__.py")}
+    wanted = (modules | folders) - {"__init__", "__main__", "resourceslices"}
+    assert {name.rpartition(".")[2] for name in agent["forbidden_modules"]} == wanted
