@@ -123,7 +123,7 @@ async def test_a_device_plugin_that_comes_later_gets_what_no_claim_holds(world: 
     await settle()
     # Schedulers get the time to see the taint before the claims are listed.
     assert world.published == {name: [f"{DRIVER}/withdrawn"] for name in (ONE, OTHER)}
-    for _ in range(15):
+    for _ in range(75):
         await world.clock.advance(1)
     assert world.published == {ONE: [f"{DRIVER}/withdrawn"]}
     world.publisher.withhold(None)
