@@ -70,6 +70,10 @@ def device(source: Source) -> Json:
     return {"driver": DRIVER, "device": found}
 
 
+# The checker lets null stand for these.
+NULLABLE = {"quantity", "semver", "duration", "timestamp", "ip", "cidr", "url", "optint", "optstr"}
+
+
 class Generator:
     """Grows expressions from a source of choices."""
 
@@ -113,6 +117,8 @@ class Generator:
         if depth <= 0:
             return str(self.source.choice(LEAVES[kind])(self))
         chosen = self.source.random()
+        if chosen < 0.006 and kind in NULLABLE:
+            return f"({self.make('bool', depth - 1)} ? null : {self.make(kind, depth - 1)})"
         if chosen < 0.05:
             return f"({self.make('bool', depth - 1)} ? {self.make(kind, depth - 1)} : {self.make(kind, depth - 1)})"
         if chosen < 0.08:

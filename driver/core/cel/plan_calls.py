@@ -10,6 +10,8 @@ from gpudra.driver.core.cel.declarations import Function, Guard, Impl, Overload
 from gpudra.driver.core.cel.equality import equal
 from gpudra.driver.core.cel.errors import CelEvaluationError, CelValueError, no_overload
 from gpudra.driver.core.cel.plan import Plan, Run, charge
+from gpudra.driver.core.cel.plan_access import is_device, unchain
+from gpudra.driver.core.cel.types import Type
 from gpudra.driver.core.cel.values import Value
 
 # Operators on values whose static types leave no doubt.
@@ -25,6 +27,8 @@ _DIRECT_CONST: dict[str, Callable[[Run, Value], Run]] = {
     "greater": lambda a, b: lambda f: a(f) > b,
     "greater_equals": lambda a, b: lambda f: a(f) >= b,
 }
+_NULLABLE = frozenset({"struct", "opaque", "duration", "timestamp"})
+_MAKERS = frozenset({"quantity", "semver", "ip", "cidr", "url", "duration", "timestamp", "masked"})
 _DIRECT_KINDS = ("_int64", "_string")
 
 
@@ -46,7 +50,7 @@ def _guarded(node: Call, overload: Overload) -> Impl:
         for position, (operand, wanted, guard) in enumerate(
             zip(node.operands(), overload.args, overload.guards, strict=True)
         )
-        if guard is not None and operand.type != wanted
+        if guard is not None and not _surely(operand, wanted)
     ]
     if not guards:
         return impl
@@ -58,6 +62,22 @@ def _guarded(node: Call, overload: Overload) -> Impl:
         return impl(*args)
 
     return run
+
+
+def _surely(operand: Node, wanted: Type) -> bool:
+    """Whether a value of the operand cannot but be of the wanted type.
+
+    The checker lets null stand for messages and the like, so a type among ``_NULLABLE`` is certain
+    only where it comes straight from a function that makes it, or from the device's capacity.
+    """
+    if operand.type != wanted:
+        return False
+    if wanted.kind not in _NULLABLE:
+        return True
+    if isinstance(operand, Call) and operand.function in _MAKERS:
+        return True
+    base, steps = unchain(operand)
+    return is_device(base) and not any(optional for _, _, _, optional in steps)
 
 
 def _dispatch(function: Function, count: int) -> Impl:
