@@ -259,6 +259,12 @@ def redraw(
     return claims
 
 
+def single(objects: dict[str, list[Obj]]) -> Obj:
+    """A claim that takes the first device of the first node."""
+    first = next(one for one in objects["slices"] if one["spec"].get("devices"))
+    return _held(first["spec"]["nodeName"], [first["spec"]["devices"][0]["name"]], 1)
+
+
 def partitions(count: int, units: int) -> dict[str, list[Obj]]:
     """One card of ``count`` equal partitions and fewer units than partitions."""
     node = "node-a"

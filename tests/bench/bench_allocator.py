@@ -43,12 +43,15 @@ def build(objects: ObjectSet) -> ClusterIndex:
     )
 
 
-def ours(objects: ObjectSet, redraws: Sequence[Sequence[ResourceClaim]]) -> dict[str, float]:
+def ours(
+    objects: ObjectSet, redraws: Sequence[Sequence[ResourceClaim]], single: ResourceClaim
+) -> dict[str, float]:
     """Seconds for a cold round, one after a single change, and one after every node changed.
 
     Args:
         objects: the scene; its last claim is asked for.
         redraws: several times the claims that hold devices, holding others.
+        single: a claim that takes a device of one node.
     """
     claims = [objects.claims[-1]]
     cold, fitting = [], 0
@@ -60,12 +63,15 @@ def ours(objects: ObjectSet, redraws: Sequence[Sequence[ResourceClaim]]) -> dict
         answers = index.everywhere(claims)
         cold.append(time.process_time() - begin)
         fitting = len(answers.fitting())
-    changed = [_after(index, claims, redrawn) for redrawn in redraws]
-    one = redraws[0][:1]
-    warm = [_after(index, claims, one) for _ in range(ROUNDS)]
+    changed = [_after(index, claims, redrawn) for redrawn in redraws if redrawn]
+    warm = []
+    for _ in range(ROUNDS):
+        warm.append(_after(index, claims, [single]))
+        index.remove_claim(single)
+        index.everywhere(claims)
     return {
         "cold": min(cold),
-        "changed": min(changed) if one else 0.0,
+        "changed": min(changed, default=0.0),
         "warm": min(warm),
         "fitting": fitting,
     }
@@ -95,15 +101,16 @@ def theirs(oracle: Oracle, scene: scenes.Scene, rounds: int = ROUNDS) -> dict[st
 
 def scene(
     name: str, maker: scenes.Maker, claim: Obj, state: str, nodes: int, seed: str
-) -> tuple[scenes.Scene, list[list[ResourceClaim]]]:
-    """A scene, and other states of its nodes."""
+) -> tuple[scenes.Scene, list[list[ResourceClaim]], ResourceClaim]:
+    """A scene, other states of its nodes, and a claim that takes one device."""
     objects = maker(random.Random(seed), nodes, state)
     redraws = []
     for number in range(ROUNDS):
         again = maker(random.Random(seed), nodes, state)["claims"]
         drawn = scenes.redraw(random.Random(f"{seed}/{number}"), again, objects, state)
         redraws.append(objects_of(drawn).claims)
-    return scenes.Scene(f"{name}, {state}", objects, claim), redraws
+    single = objects_of([scenes.single(objects)]).claims[0]
+    return scenes.Scene(f"{name}, {state}", objects, claim), redraws, single
 
 
 def measure(nodes: int, seed: str, only: str) -> None:
@@ -117,8 +124,8 @@ def measure(nodes: int, seed: str, only: str) -> None:
             for state in states:
                 if only not in f"{name}, {state}":
                     continue
-                one, redraws = scene(name, maker, claim, state, nodes, seed)
-                mine = ours(typed(one), redraws)
+                one, redraws, single = scene(name, maker, claim, state, nodes, seed)
+                mine = ours(typed(one), redraws, single)
                 other = theirs(oracle, one)
                 if mine["fitting"] != other["fitting"]:
                     raise RuntimeError(f"{one.name}: {mine} against {other}")
@@ -135,7 +142,8 @@ def curve(sizes: Sequence[int], upstream_up_to: int) -> None:
             claim = scenes.claim("asks", [scenes.request("part", min(size // 2, 32))])
             units = min(units, 31)
             one = scenes.Scene("hopeless", scenes.partitions(size, units), claim)
-            mine = ours(typed(one), [()])
+            single = objects_of([scenes.single(one.objects)]).claims[0]
+            mine = ours(typed(one), [], single)
             other = "-"
             if size <= upstream_up_to:
                 other = _ms(theirs(oracle, one, 1)["round"])
@@ -180,12 +188,12 @@ def _row(name: str, mine: dict[str, float], other: dict[str, float]) -> list[str
     cells = [name, f"{int(other['fitting'])}", _ms(other["round"])]
     for key in ("cold", "changed", "warm"):
         ratio = other["round"] / mine[key] if mine[key] else 0.0
-        cells += [_ms(mine[key]), f"{ratio:.1f}x"] if mine[key] else ["-", "-"]
+        cells += [_ms(mine[key]), f"{ratio:.1f} x"] if mine[key] else ["-", "-"]
     return cells
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms"
+    return f"{seconds * 1000:.2f} ms" if seconds < 0.01 else f"{seconds * 1000:.1f} ms"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
