@@ -9,6 +9,7 @@ nothing else is ever signalled.
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import orjson
@@ -107,9 +108,9 @@ class MpsDaemon:
             ) from error
 
     def _wait_ready(self, child: "subprocess.Popen[bytes]") -> None:
-        tries = max(1, int(self._launch.start_seconds / _RETRY_SECONDS))
+        deadline = time.monotonic() + self._launch.start_seconds
         problem: HardwareError | None = None
-        for _ in range(tries):
+        while problem is None or time.monotonic() < deadline:
             try:
                 child.wait(_RETRY_SECONDS)
             except subprocess.TimeoutExpired:
@@ -123,9 +124,6 @@ class MpsDaemon:
                 )
             try:
                 self.ask("get_server_list")
-            except NoAnswerError as error:
-                problem = error
-                break  # one whole patience has gone by
             except HardwareError as error:
                 problem = error
             else:

@@ -50,9 +50,6 @@ class SharingStep:
             )
         return {**outcome, "target": one.target}
 
-    def flush(self, step: Step) -> None:
-        """Nothing of it has to survive a power cut."""
-
     def restore(self, step: Step, plan: PreparePlan) -> bool:
         """Does it again if it is not in force."""
         one = self._resolved(step, plan)

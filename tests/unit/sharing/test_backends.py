@@ -255,7 +255,6 @@ def test_there_is_one_handler_for_each_kind_of_step(backends: Backends) -> None:
     backends.undo([step])
     assert not handler.present(step)
     assert handler.restore(step, plan)
-    handler.flush(step)
     handler.undo(step)
     assert not handler.present(step)
     assert {name: one.lasting for name, one in handlers.items()}["share-none"] is False
