@@ -266,6 +266,12 @@ class App:
             self.node.changed()
 
     def _taints_changed(self, taints: Mapping[str, tuple[DeviceTaint, ...]]) -> None:
+        causes = Counter(
+            cause.key for gpu in self.health.state.cards for cause in self.health.state.causes(gpu)
+        )
+        self.metrics.clear(m.UNHEALTHY_GPUS)
+        for cause, count in causes.items():
+            self.metrics.set(m.UNHEALTHY_GPUS, count, cause=cause)
         self.publisher.taints_changed(taints)
         self.node.changed()
 

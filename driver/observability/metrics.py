@@ -114,6 +114,13 @@ FABRIC_CONTRADICTIONS = Metric(
     _CONTROLLER,
     labels=("reason",),
 )
+UNHEALTHY_GPUS = Metric(
+    "gpudra_gpus_unhealthy",
+    Kind.GAUGE,
+    "GPUs of the node that are not well, by cause (xid-79, lost, ecc, ...).",
+    _AGENT,
+    labels=("cause",),
+)
 KUBELET_REGISTERED = Metric(
     "gpudra_kubelet_registered",
     Kind.GAUGE,
@@ -187,6 +194,7 @@ TABLE: tuple[Metric, ...] = (
     IN_FLIGHT,
     DEVICES,
     FABRIC_CONTRADICTIONS,
+    UNHEALTHY_GPUS,
     KUBELET_REGISTERED,
     LEADER,
     PREPARE_SECONDS,

@@ -76,6 +76,12 @@ class NvmlLib:
                     f"the PCI bus has {', '.join(on_bus)}; the driver shows none of them",
                 )
             return Readiness(ready=False, reason=reason, message=message, driver_root=self._root)
+        if all(gpu.health.missing_files for gpu in inventory.gpus):
+            missing = sorted({path for gpu in inventory.gpus for path in gpu.health.missing_files})
+            text = f"no card has its device files: {', '.join(missing)} not there"
+            return Readiness(
+                ready=False, reason="SelfTestFailed", message=text, driver_root=self._root
+            )
         return Readiness(
             ready=True,
             reason="DriverReady",

@@ -24,6 +24,13 @@ class NvmlPartitions:
         self._session = session
         self._files = files
 
+    def mig_mode(self, gpu: str) -> bool:
+        """Whether MIG is on now."""
+        handle = self._session.handle(gpu)
+        with self._session.calling(f"MIG mode of GPU {gpu}"):
+            current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+        return bool(current)
+
     def set_mig_mode(self, gpu: str, *, enabled: bool) -> bool:
         """Switches MIG; False when it takes effect only after a reset."""
         handle = self._session.handle(gpu)

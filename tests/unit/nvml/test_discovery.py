@@ -150,3 +150,51 @@ def test_a_driver_without_cards_is_not_ready_while_the_bus_has_some(start: Start
     assert (readiness.ready, readiness.reason) == (False, "DevicesNotBound")
     assert machine.inventory.gpus[0].pci is not None
     assert machine.inventory.gpus[0].pci.bus_id in readiness.message
+
+
+def test_a_card_without_its_device_file_says_so(start: Start) -> None:
+    """One card's is a reading of that card; if all miss theirs, the node is not ready."""
+    lib, machine = start("l4-4x")
+    gpus = lib.discover().gpus
+    before = lib.fingerprint()
+    (machine.root / f"dev/nvidia{gpus[1].minor}").unlink()
+    assert lib.fingerprint() != before
+    missing = [gpu.health.missing_files for gpu in lib.discover().gpus]
+    assert missing == [(), (f"/dev/nvidia{gpus[1].minor}",), (), ()]
+    assert lib.readiness().ready
+    (machine.root / "dev/nvidiactl").unlink()
+    found = lib.readiness()
+    assert (found.ready, found.reason) == (False, "SelfTestFailed")
+    assert "/dev/nvidiactl" in found.message
+
+
+def test_a_look_sees_what_is_worth_reading_again(start: Start) -> None:
+    """Recovery action, MIG, loss and hot-plug change it; nothing new does not."""
+    lib, machine = start("dgx-h100-8x80")
+    uuid = lib.discover().gpus[2].uuid
+    seen = {lib.fingerprint()}
+    assert lib.fingerprint() in seen
+    for words in (
+        ("recovery", uuid, 1),
+        ("ecc", uuid, "double"),
+        ("mig", uuid, 1),
+        ("lost", uuid),
+        ("remove", uuid),
+        ("plug", uuid, 0),
+    ):
+        machine.ctl(*words)
+        look = lib.fingerprint()
+        assert look not in seen, words
+        seen.add(look)
+
+
+def test_a_card_new_on_the_bus_makes_nvml_start_again(start: Start) -> None:
+    """NVML lists what was there when it was started; the PCI bus shows more."""
+    lib, machine = start("l4-4x")
+    lib.discover()
+    before = lib.fingerprint()
+    (machine.root / "sys/bus/pci/devices/0000:ff:00.0").symlink_to("../../../devices")
+    after = lib.fingerprint()
+    assert after != before
+    assert lib.fingerprint() == after
+    assert len(lib.discover().gpus) == 4
