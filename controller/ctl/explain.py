@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpudra.api.errors import InputError, NotFoundError
@@ -27,6 +27,7 @@ from gpudra.driver.core.allocator import (
     Reason,
     Refusal,
     explain_claims,
+    matches,
 )
 
 if TYPE_CHECKING:
@@ -214,11 +215,39 @@ def explain_subject(index: ClusterIndex, subject: Subject, node: str | None, tim
         answers = index.everywhere(waiting, deadline=deadline_after(timeout))
     except Refusal as refusal:
         return report | _nothing(refusal.outcome.value, []) | {"binding": refusal.message}
-    report["nodes"] = dict(Counter(answer.outcome.value for answer in answers.values()))
-    chosen = node or _nearest(index, waiting, answers)
+    allowed = _allowed(index, subject)
+    report["notes"] += _tie(subject, allowed)
+    names = [name for name in answers if allowed is None or name in allowed]
+    report["nodes"] = dict(Counter(answers[name].outcome.value for name in names))
+    chosen = node or _nearest(index, waiting, {name: answers[name] for name in names})
     if chosen is None:
         return report | _nothing("unsatisfiable", []) | {"binding": "there are no nodes"}
     return report | _described(_look(index, waiting, chosen, answers.get(chosen), timeout))
+
+
+def _allowed(index: ClusterIndex, subject: Subject) -> set[str] | None:
+    """The nodes to which claims of the pod that are allocated already tie it; None for all."""
+    selectors = [
+        claim.status.allocation.node_selector
+        for claim in subject.claims
+        if claim.status.allocation is not None and claim.status.allocation.node_selector is not None
+    ]
+    if not selectors:
+        return None
+    nodes = [index.state.node(name) for name in index.state.node_names()]
+    return {
+        node.name
+        for node in nodes
+        if node is not None and all(matches(selector, node) for selector in selectors)
+    }
+
+
+def _tie(subject: Subject, allowed: set[str] | None) -> list[str]:
+    if allowed is None:
+        return []
+    names = ", ".join(claim.key for claim in subject.claims if claim.status.allocation is not None)
+    shown = ", ".join(sorted(allowed)[:3]) + (", ..." if len(allowed) > 3 else "")
+    return [f"{names} is allocated already, so only these nodes count: {shown or 'none'}"]
 
 
 def _nothing(outcome: str, given: list[Obj]) -> Obj:
@@ -237,11 +266,13 @@ def _given(claim: ResourceClaim) -> Obj:
     }
 
 
-def _nearest(index: ClusterIndex, claims: Sequence[ResourceClaim], answers: Any) -> str | None:
+def _nearest(
+    index: ClusterIndex, claims: Sequence[ResourceClaim], answers: Mapping[str, Answer]
+) -> str | None:
     """A node that fits, or of the first few the one that lacks least."""
-    fitting = answers.fitting()
-    if fitting:
-        return str(fitting[0])
+    for name, answer in answers.items():
+        if answer.fits:
+            return name
     best: tuple[float, str] | None = None
     for name in list(answers)[:_CLOSE_LOOK]:
         found = explain_claims(index, claims, name, answer=answers[name])

@@ -17,6 +17,7 @@ from gpudra.driver.core.allocator.explain import (
     explain_claims,
 )
 from gpudra.driver.core.allocator.index import ClusterIndex
+from gpudra.driver.core.allocator.nodeselector import matches
 from gpudra.driver.core.allocator.pools import unreadable_slice
 from gpudra.driver.core.allocator.question import NodeAnswers
 from gpudra.driver.core.allocator.relax import Change, Relaxation, relaxations
@@ -51,6 +52,7 @@ __all__ = [
     "Scorer",
     "Solution",
     "explain_claims",
+    "matches",
     "relaxations",
     "unreadable_slice",
 ]

@@ -125,3 +125,23 @@ def test_node_can_be_chosen() -> None:
     out = _run("explain", "train", "-f", _fixture(1), "--node", "node-b")[1]
     assert "on node node-b: unsatisfiable" in out
     assert "4 x in use by claim default/carol-run" in out
+
+
+def test_pod_is_tied_to_the_node_of_its_allocated_claim(tmp_path: Path) -> None:
+    """When one claim of a pod is allocated, only the nodes that may use it count."""
+    objects = _objects(1)
+    field = {"key": "metadata.name", "operator": "In", "values": ["node-b"]}
+    for one in objects:
+        if one["metadata"]["name"] == "carol-run":
+            one["status"]["allocation"]["nodeSelector"] = {
+                "nodeSelectorTerms": [{"matchFields": [field]}]
+            }
+    file = tmp_path / "objects.yaml"
+    claims = [
+        {"name": "a", "resourceClaimName": "train"},
+        {"name": "b", "resourceClaimName": "carol-run"},
+    ]
+    file.write_text(yaml.safe_dump_all(objects) + _pod(resourceClaims=claims))
+    out = _run("explain", "pod/worker", "-f", str(file))[1]
+    assert "pod default/worker on node node-b: unsatisfiable (all nodes: 1 unsatisfiable)" in out
+    assert "note: default/carol-run is allocated already, so only these nodes count: node-b" in out
