@@ -8,6 +8,7 @@ integer count of nanos, so sums and comparisons never lose a bit.
 """
 
 import functools
+import math
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -111,8 +112,11 @@ class Quantity:
         return self.nanos // NANO
 
     def as_approximate_float(self) -> float:
-        """The nearest float (CEL ``asApproximateFloat``)."""
-        return float(Fraction(self.nanos, NANO))
+        """The nearest float (CEL ``asApproximateFloat``); infinite beyond the largest one."""
+        try:
+            return float(Fraction(self.nanos, NANO))
+        except OverflowError:
+            return math.inf if self.nanos > 0 else -math.inf
 
     def sign(self) -> int:
         """-1, 0 or 1."""
@@ -170,6 +174,9 @@ def _parse(text: str) -> Quantity:
         scale, fmt = Fraction(10) ** power, Format.DECIMAL_EXPONENT
     signed = -number if found["sign"] == "-" else number
     nanos = _ceil_away(signed * scale * NANO)
+    if fmt is Format.BINARY_SI:
+        # "The max is just a simple cap", says apimachinery, and has it for binary suffixes only.
+        nanos = min(nanos, _INT64_MAX * NANO)
     # Below 1 a binary suffix cannot be written: upstream falls back to decimal.
     if fmt is Format.BINARY_SI and 0 < abs(nanos) < 1024 * NANO:
         fmt = Format.DECIMAL_SI

@@ -22,6 +22,7 @@ _GRAMMAR = re.compile(
 )
 _LOOSE = re.compile(r"[vV]?(?P<core>[0-9]+(?:\.[0-9]+){0,2})(?P<rest>[-+].*)?", re.DOTALL)
 _MAX_NUMBER = 2**64 - 1  # the Go library that the API server uses holds each number in a uint64
+_MAX_DIGITS = len(str(_MAX_NUMBER))
 
 _Precedence = tuple[int, int, int, int, tuple[tuple[int, int, str], ...]]
 
@@ -40,7 +41,9 @@ class Semver:
 
     def __post_init__(self) -> None:
         parts = tuple(
-            (0, int(part), "") if part.isdigit() else (1, 0, part) for part in self.prerelease
+            # Numbers by length, then digits: as long as one likes, without conversion.
+            (0, len(part), part) if part.isdigit() else (1, 0, part)
+            for part in self.prerelease
         )
         # A release sorts after all of its own pre-releases (item 11.3).
         key = (self.major, self.minor, self.patch, 0 if parts else 1, parts)
@@ -58,9 +61,11 @@ class Semver:
             raise InputError(
                 f"{text!r} is not a semantic version", hint="write MAJOR.MINOR.PATCH, as in 1.2.3"
             )
-        numbers = [int(found[name]) for name in ("major", "minor", "patch")]
-        if max(numbers) > _MAX_NUMBER:
-            raise InputError(f"{text!r} has a number above 2^64-1")
+        texts = [found[name] for name in ("major", "minor", "patch")]
+        # By length first: Python refuses to convert very long numbers.
+        if max(map(len, texts)) > _MAX_DIGITS or max(map(int, texts)) > _MAX_NUMBER:
+            raise InputError(f"{text[:MAX_LENGTH]!r} has a number above 2^64-1")
+        numbers = [int(one) for one in texts]
         pre = tuple(found["pre"].split(".")) if found["pre"] else ()
         return cls(text, numbers[0], numbers[1], numbers[2], pre)
 
@@ -77,7 +82,7 @@ class Semver:
         found = _LOOSE.fullmatch(text)
         if found is None:
             raise InputError(f"{text!r} is not a version", hint="write numbers split by dots")
-        numbers = [str(int(part)) for part in found["core"].split(".")]
+        numbers = [part.lstrip("0") or "0" for part in found["core"].split(".")]
         numbers += ["0"] * (3 - len(numbers))
         return cls.parse(".".join(numbers) + (found["rest"] or ""))
 

@@ -27,6 +27,7 @@ from gpudra.api.quantity import NANO, Format, Quantity
         ("1e3", "1e3", 1000),
         ("12E", "12E", 12 * 10**18),
         ("1Ei", "1Ei", 2**60),
+        ("8Ei", "9223372036854775807", 2**63 - 1),
         ("+5", "5", 5),
         (".5", "500m", 1),
         ("1.", "1", 1),
@@ -109,3 +110,9 @@ def test_as_integer_refuses_fractions_and_numbers_beyond_int64() -> None:
 def test_equal_amounts_are_one_key_whatever_their_spelling() -> None:
     """1Gi and 1024Mi are equal and hash alike."""
     assert len({Quantity.parse("1Gi"), Quantity.parse("1024Mi"), Quantity.parse("1073741824")}) == 1
+
+
+def test_a_float_beyond_all_floats_is_infinite() -> None:
+    """CEL's asApproximateFloat never fails."""
+    assert Quantity(10**400).as_approximate_float() == float("inf")
+    assert Quantity(-(10**400)).as_approximate_float() == float("-inf")

@@ -52,3 +52,12 @@ def test_normalize_refuses_the_rest(text: str) -> None:
     """What is no version at all stays an error."""
     with pytest.raises(InputError):
         Semver.normalize(text)
+
+
+def test_numbers_of_any_length_are_an_error_or_compared() -> None:
+    """Numbers that no machine word holds are refused; long pre-release numbers compare by value."""
+    with pytest.raises(InputError):
+        Semver.parse("9" * 5000 + ".0.0")
+    with pytest.raises(InputError):
+        Semver.normalize("9" * 5000)
+    assert Semver.parse("1.0.0-" + "9" * 5000) < Semver.parse("1.0.0-1" + "0" * 5000)
