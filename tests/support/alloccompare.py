@@ -239,6 +239,8 @@ def explain_difference(case: Case, node: str, mine: str, theirs: str, answer: Ob
         return "upstream-times-out"
     if theirs == "error" and "cannot add device" in error:
         return "all-with-constraint"
+    if theirs == "error" and "exceeds the claim limit" in error and mine == "no":
+        return "all-over-limit"
     if theirs == "error" and "asks for all devices" in error and mine == "node-error":
         return "all-incomplete-pool"
     if "CEL runtime error" in error or mine == "error":

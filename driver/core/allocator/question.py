@@ -54,7 +54,8 @@ class Known:
         old, new = self.view.records, view.records
         if self.view.node is not view.node or len(old) != len(new):
             return None
-        for one, other in zip(old, new, strict=True):
+        for index, one in enumerate(old):
+            other = new[index]
             if one.pool is not other.pool or one.taints is not other.taints:
                 return None
         return self.template
@@ -62,7 +63,8 @@ class Known:
     @property
     def timed_out(self) -> bool:
         """Whether asking again may tell more."""
-        return isinstance(self.found, Refusal) and self.found.outcome is Outcome.TIMEOUT
+        found = self.found
+        return found is not None and isinstance(found, Refusal) and found.outcome is Outcome.TIMEOUT
 
 
 class Question:
@@ -138,15 +140,15 @@ class Question:
             self._nodes.clear()
         self._asked_at = state.now
         late: dict[str, Known] = {}
+        nodes, find_view = self._nodes, state.find_view
         for name in changed:
-            if state.node(name) is None:
-                self._nodes.pop(name, None)
-                continue
-            view = state.view(name)
-            known = self._nodes.get(name)
-            if known is None or known.view is not view:
+            view = find_view(name)
+            known = nodes.get(name)
+            if view is None:
+                nodes.pop(name, None)
+            elif known is None or known.view is not view:
                 known = self._find(view, deadline, None, known)
-                (late if known.timed_out else self._nodes)[name] = known
+                (late if known.timed_out else nodes)[name] = known
         if late:
             self._asked_at = None  # they are not known yet, so next time everybody is asked
         return NodeAnswers(self, plan, self._nodes | late if late else dict(self._nodes))

@@ -269,11 +269,18 @@ class ClusterState:
         Raises:
             KeyError: nobody knows such a node.
         """
+        found = self.find_view(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def find_view(self, name: str) -> NodeView | None:
+        """As view, or None if nobody knows such a node."""
         found = self._views.get(name)
         if found is None:
-            node = self.node(name)
+            node = self.nodes.get(name) or self.node(name)
             if node is None:
-                raise KeyError(name)
+                return None
             found = self._views[name] = self._look(node)
         return found
 
@@ -283,7 +290,7 @@ class ClusterState:
         if len(local) == 1 and not self._shared:
             # By far the most frequent node: one driver, one pool.
             (key,) = local
-            record = self.record(key)
+            record = self._records.get(key) or self.record(key)
             if record.pool.ready:
                 return NodeView(node, (record,), ())
         for key in local:
@@ -314,4 +321,7 @@ StateKey = tuple[Any, ...]
 
 def state_key(view: NodeView) -> StateKey:
     """Equal for nodes whose devices are in use in the same way."""
-    return tuple(record.state.key for record in view.records)
+    records = view.records
+    if len(records) == 1:
+        return records[0].state.key
+    return tuple([record.state.key for record in records])
