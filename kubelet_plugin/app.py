@@ -163,7 +163,7 @@ class App:
         self.report = ClaimReport(
             self.metrics,
             self.events,
-            node={"apiVersion": "v1", "kind": "Node", "name": options.node_name},
+            node=_node_reference(options.node_name),
             checkpoint=self.checkpoint,
         )
         self.recovery = Recovery(
@@ -354,6 +354,11 @@ class App:
         server.add_ready("hardware", self.hardware.problem)
         server.add_ready("slices", self.publisher.problem)
         return server
+
+
+def _node_reference(name: str) -> dict[str, str]:
+    """As the kubelet refers to its node: `kubectl describe node` looks for the name as uid."""
+    return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
 
 
 def read_boot_id(path: Path = BOOT_ID) -> str:
