@@ -52,7 +52,7 @@ def _listed(cluster: Cluster, node: str) -> dict[str, Any]:
 def test_a_slice_deleted_by_hand_comes_back_as_it_was(cluster: Cluster) -> None:
     """The agent of the node puts it back, and touches no other."""
     before = _listed(cluster, "node-1")
-    assert len(before) == 8
+    assert len([one for one in before.values() if one["spec"].get("devices")]) == 8
     name = sorted(before)[3]
     cluster.client.request("DELETE", f"{SLICES}/{name}")
     uid = before[name]["metadata"]["uid"]

@@ -10,7 +10,7 @@ import pytest
 
 from gpudra.api.errors import HardwareError, UnavailableError
 from gpudra.api.resource_v1 import Device
-from gpudra.driver.core.forms import PublishPolicy
+from gpudra.driver.core.forms import DeviceKind, PublishPolicy
 from gpudra.driver.core.inventory import Gpu, Inventory
 from gpudra.driver.core.resourceslices import DesiredPool, ServerFeatures
 from gpudra.driver.devicelib.protocol import Readiness
@@ -88,7 +88,12 @@ class Controller:
 
 def hardware(lib: Any, seen: list[Inventory], clock: VirtualClock | None = None) -> Hardware:
     """Hardware over a library."""
-    return Hardware(lib, clock=clock or VirtualClock(), on_change=seen.append)
+    return Hardware(
+        lib,
+        clock=clock or VirtualClock(),
+        on_change=seen.append,
+        kinds=frozenset({DeviceKind.WHOLE}),
+    )
 
 
 async def test_unread_hardware_is_not_the_same_as_no_cards() -> None:

@@ -40,7 +40,7 @@ def test_json_and_yaml_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_table_has_a_row_for_every_device(capsys: pytest.CaptureFixture[str]) -> None:
     """People see slice, product, memory and topology at a glance."""
-    code, out, _ = _run(capsys, "--hardware", "dgx-h100-8x80")
+    code, out, _ = _run(capsys, "--hardware", "dgx-h100-8x80", "--forms", "whole")
     lines = out.splitlines()
     assert code == 0
     assert lines[0].split()[:2] == ["SLICE", "DEVICE"]
