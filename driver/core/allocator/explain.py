@@ -232,7 +232,13 @@ class _Explainer:
         record, device = self._device(position)
         verdict = self._question.verdict(alternative, self._kinds[position])
         if verdict.fit is None:
-            return _unselected(verdict, record.pool.key[0], device)
+            # What a selector saw is the same for all devices of a kind, on every node.
+            key = (alternative.full, alternative.match_key, self._kinds[position])
+            known = self._question.said.get(key)
+            if known is None:
+                known = _unselected(verdict, record.pool.key[0], device)
+                self._question.said[key] = known
+            return Kind(known[0]), known[1]
         if verdict.taint is not None:
             taint = verdict.taint
             value = f"={taint.value}" if taint.value else ""

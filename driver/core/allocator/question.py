@@ -72,6 +72,7 @@ class Question:
 
     Attributes:
         space: the kinds of devices that matter here.
+        said: what explanations say about kinds of devices that are not selected.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -88,6 +89,7 @@ class Question:
         self._builder = TemplateBuilder(plan, self.verdict)
         self._templates: dict[Any, Template] = {}
         self._nodes: dict[str, Known] = {}
+        self.said: dict[tuple[object, ...], tuple[str, str]] = {}
         self._asked_at: int | None = None
         self._asks_all = any(
             one.take_all
