@@ -3,6 +3,7 @@
 
 import threading
 
+from gpudra.driver.core.inventory import RecoveryAction
 from gpudra.driver.devicelib.protocol import HealthEvent, HealthKind
 from tests.unit.nvml.conftest import Start
 
@@ -60,3 +61,29 @@ def test_closing_ends_a_wait(start: Start) -> None:
     lib.health.close()
     waiting.join(PATIENCE)
     assert not waiting.is_alive()
+
+
+def test_the_end_of_a_recovery_action_is_a_recovery(start: Start) -> None:
+    """The driver asks for something: a reading tells. It asks for nothing any more: an event."""
+    lib, machine = start("l4-4x")
+    gpu = lib.discover().gpus[0]
+    lib.health.wait(0.01)
+    machine.ctl("recovery", gpu.uuid, 1)
+    assert lib.health.wait(0.2) == ()
+    assert lib.discover().gpus[0].health.recovery_action is RecoveryAction.GPU_RESET
+    machine.ctl("recovery", gpu.uuid, 0)
+    assert kinds(lib.health.wait(PATIENCE)) == [(gpu.key, HealthKind.RECOVERED, None)]
+
+
+def test_a_card_that_can_be_listened_to_again_is_told(start: Start) -> None:
+    """After the next change of cards, when all are registered anew."""
+    lib, machine = start("l4-4x")
+    gpus = lib.discover().gpus
+    machine.ctl("fail", "nvmlDeviceRegisterEvents", 3, gpus[0].uuid)
+    assert kinds(lib.health.wait(PATIENCE)) == [(gpus[0].key, HealthKind.UNMONITORED, None)]
+    machine.ctl("heal")
+    machine.ctl("remove", gpus[3].uuid)
+    lib.discover()
+    assert kinds(lib.health.wait(PATIENCE)) == [(gpus[0].key, HealthKind.MONITORED, None)]
+    machine.ctl("xid", gpus[0].uuid, 31)
+    assert kinds(lib.health.wait(PATIENCE)) == [(gpus[0].key, HealthKind.XID, 31)]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpudra.api.errors import DeviceGoneError, HardwareError, InputError
+from gpudra.controller.ctl.main import main
 from gpudra.driver.core.resourceslices import ALL_FEATURES, build_pool
 from gpudra.driver.core.topologymatrix import matrix, places
 from gpudra.driver.devicelib.amd import AmdLib
@@ -103,3 +104,15 @@ def test_readiness_says_what_is_missing(tmp_path: Path) -> None:
     assert lib.readiness().reason == "SelfTestFailed"
     (tmp_path / "dev/kfd").touch()
     assert lib.readiness().ready
+
+
+def test_this_machines_amd_cards_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gpudra devices --local amd`, with the matrix."""
+    lay_out("mi210-3x", tmp_path)
+    monkeypatch.setenv("GPUDRA_HOST_ROOT", str(tmp_path))
+    assert main(["devices", "--local", "amd"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("AMD Instinct MI210") == 3
+    assert "GPU0   X      NV1    PIX" in text
