@@ -141,7 +141,7 @@ class App:
         self.health = HealthMonitor(
             lib.health,
             HealthStore(options.state_folder, boot_id),
-            devices=lambda: self.hardware.devices.values(),  # noqa: PLW0108 - raises before the first look
+            devices=lambda: self.hardware.devices,
             driver=options.driver_name,
             clock=clock,
             on_taints=self._taints_changed,

@@ -8,7 +8,7 @@ that a restart of the agent forgets nothing.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ _MISSES = 2
 # kubelet's own default is the same.
 TIMEOUT_SECONDS = 30.0
 
-Devices = Callable[[], Iterable[AllocatableDevice]]
+Devices = Callable[[], Mapping[str, AllocatableDevice]]
 OnTaints = Callable[[Mapping[str, tuple[DeviceTaint, ...]]], None]
 log = get_logger(__name__)
 
@@ -63,7 +63,8 @@ class HealthMonitor:
     Args:
         lib: events of the device library; None where it has none.
         store: keeps what must outlive this process.
-        devices: the node's devices as published; raises HardwareError before they are known.
+        devices: the node's devices by name, as published, the same object while they do not change;
+            raises HardwareError before they are known.
         driver: name of the driver, the domain of taint keys.
         clock: for pauses and times.
         on_taints: told all taints by device whenever they change.
@@ -96,6 +97,9 @@ class HealthMonitor:
         self._taints: Mapping[str, tuple[DeviceTaint, ...]] = {}
         self._reports: Mapping[str, HealthReport] = {}
         self._seen: dict[str, AllocatableDevice] = {}
+        self._settled: tuple[HealthState, HealthPolicy, Mapping[str, AllocatableDevice]] | None = (
+            None
+        )
         self._misses = 0
         self._read_at = clock.monotonic()
         self._heard_at = clock.monotonic()
@@ -194,15 +198,18 @@ class HealthMonitor:
 
     def _settle(self, state: HealthState) -> None:
         before, self._state = self._state, state
-        if state is not before and state.cards != before.cards:
+        if state.cards != before.cards:
             self._tell(before, state)
             self._store.save(state.cards)
         try:
-            devices = tuple(self._devices())
+            known = self._devices()
         except HardwareError:
             return
-        known = {device.name for device in devices}
-        self._seen |= {device.name: device for device in devices}
+        if self._is_settled(known):
+            return
+        self._settled = (state, self._policy, known)
+        devices = tuple(known.values())
+        self._seen |= known
         # Devices of a card that is gone may be in use still: the kubelet is to hear that they are lost.
         gone = [
             device
@@ -219,6 +226,13 @@ class HealthMonitor:
         if taints != self._taints:
             self._taints = taints
             self._on_taints(taints)
+
+    def _is_settled(self, devices: Mapping[str, AllocatableDevice]) -> bool:
+        """Every look ends here: most of the time nothing has changed, and that has to be cheap."""
+        if self._settled is None:
+            return False
+        state, policy, known = self._settled
+        return known is devices and policy == self._policy and state == self._state
 
     def _tell(self, before: HealthState, after: HealthState) -> None:
         for gpu, causes in after.cards.items():

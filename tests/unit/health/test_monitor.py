@@ -69,10 +69,10 @@ class World:
             wake=self._wake,
         )
 
-    def _devices(self) -> tuple[AllocatableDevice, ...]:
+    def _devices(self) -> dict[str, AllocatableDevice]:
         if self.inventory is None:
             raise HardwareError("not read yet")
-        return allocatable_devices(self.inventory)
+        return {device.name: device for device in allocatable_devices(self.inventory)}
 
     def _cause(self, gpu: str, cause: Cause) -> None:
         self.causes.append((gpu, cause.key))
