@@ -29,6 +29,8 @@ from gpudra.driver.devicelib.protocol import Readiness
 _LIBRARY_NAME = "libnvidia-ml.so.1"
 _NVIDIA = 0x10DE
 _DISPLAY_CLASS = 0x03
+# A thread that waits for health events is inside the library for half a second at most.
+_UNLOAD_SECONDS = 2.0
 
 
 class NvmlLib:
@@ -95,6 +97,10 @@ class NvmlLib:
         Raises:
             HardwareError: NVML as a whole does not answer.
         """
+        with self._session.using():
+            return self._discover()
+
+    def _discover(self) -> Inventory:
         self._session.start()
         problems: list[ReadingProblem] = []
         node = Asker("")
@@ -127,11 +133,11 @@ class NvmlLib:
         bus = self._tree.names()
         if self._bus is not None and bus != self._bus:
             self._session.stop()
+            self._session.wait_unloaded(_UNLOAD_SECONDS)
         self._bus = bus
         self._session.start()
         with self._session.calling("NVML"):
-            count = pynvml.nvmlDeviceGetCount()
-        cards = tuple(card_fingerprint(index) for index in range(count))
+            cards = tuple(card_fingerprint(one) for one in range(pynvml.nvmlDeviceGetCount()))
         files = tuple(self._files.missing(gpu.minor) for gpu in self._known.values())
         return (self._session.generation, bus, cards, files)
 
@@ -155,6 +161,7 @@ class NvmlLib:
         """Ends NVML; a wait for health events returns."""
         self.health.close()
         self._session.stop()
+        self._session.wait_unloaded(_UNLOAD_SECONDS)
 
     def _read(
         self, index: int, problems: list[ReadingProblem], *, driver: str | None, cuda: int | None

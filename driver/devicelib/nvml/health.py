@@ -53,7 +53,8 @@ class NvmlHealth:
             left = deadline - time.monotonic()
             if left <= 0:
                 return ()
-            events = self._listen(min(int(left * 1000) + 1, _SLICE_MS))
+            with self._session.using():
+                events = self._listen(min(int(left * 1000) + 1, _SLICE_MS))
             if events:
                 return events
         return ()
@@ -66,8 +67,7 @@ class NvmlHealth:
             if self._set is None:
                 self._closed.wait(milliseconds / 1000)
                 return ()
-            with self._session.listening:
-                event = pynvml.nvmlEventSetWait_v2(self._set, milliseconds)
+            event = pynvml.nvmlEventSetWait_v2(self._set, milliseconds)
         except pynvml.NVMLError_Timeout:
             return self._lost_cards()
         except pynvml.NVMLError as error:

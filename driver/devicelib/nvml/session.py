@@ -10,7 +10,7 @@ import _ctypes
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -60,9 +60,10 @@ class Session:
     def __init__(self, library: Path | None = None) -> None:
         self._library = library
         self._lock = threading.Lock()
-        # Held while a thread waits for events inside the library, which must not be closed then.
-        self.listening = threading.Lock()
+        self._unloaded = threading.Condition(self._lock)
         self._started = False
+        self._users = 0  # threads inside the library now
+        self._must_unload = False
         self._handles: dict[str, Any] = {}
         self.generation = 0  # grows with every start: handles of an older one are void
 
@@ -70,11 +71,14 @@ class Session:
         """Loads and starts NVML unless it runs.
 
         Raises:
-            HardwareError: there is no library, or no driver behind it.
+            HardwareError: there is no library, no driver behind it, or somebody is still inside the
+                one that is to be let go of.
         """
         with self._lock:
             if self._started:
                 return
+            if self._must_unload:
+                raise HardwareError("NVML is being restarted", hint="it is tried again at once")
             try:
                 if self._library is not None:
                     pynvml.nvmlLib = ctypes.CDLL(str(self._library))
@@ -96,20 +100,41 @@ class Session:
             self.stop()
 
     def stop(self) -> None:
-        """Ends NVML and forgets the library. May be called twice.
+        """Ends NVML and forgets the library, as soon as no thread is inside it.
 
-        Waits until nobody listens for events: half a second at most.
+        Never waits, so two threads may find the driver gone at once. May be called twice.
         """
-        with self.listening, self._lock:
+        with self._lock:
             if self._started:
-                try:
-                    pynvml.nvmlShutdown()
-                except pynvml.NVMLError as error:
-                    # The driver is gone already; what is left is to close the file.
-                    if error.value not in _RELOAD:
-                        raise HardwareError(f"NVML did not shut down ({error})") from error
-            self._started = False
-            self._unload()
+                self._started = False
+                self._must_unload = True
+            self._unload_if_unused()
+
+    def wait_unloaded(self, seconds: float) -> None:
+        """Returns when a stopped library is let go of; after that time in any case."""
+        with self._unloaded:
+            self._unloaded.wait_for(lambda: not self._must_unload, seconds)
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Around everything that calls the library: it is not closed meanwhile. May be nested."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._unload_if_unused()
+
+    def _unload_if_unused(self) -> None:
+        if not self._must_unload or self._users:
+            return
+        with suppress(pynvml.NVMLError):  # a driver that is gone cannot be told good-bye
+            pynvml.nvmlShutdown()
+        self._unload()
+        self._must_unload = False
+        self._unloaded.notify_all()
 
     def _unload(self) -> None:
         """Closes the library: the linker would hand out the old file for ever otherwise."""
@@ -150,7 +175,8 @@ class Session:
             HardwareError: any other failure.
         """
         try:
-            yield
+            with self.using():
+                yield
         except pynvml.NVMLError as error:
             self.restart_after(error)
             kind = DeviceGoneError if is_gone(error) else HardwareError
