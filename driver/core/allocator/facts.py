@@ -6,7 +6,7 @@ number per device, so that forty thousand devices become a few hundred kinds, an
 runs once per kind.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,16 +105,18 @@ class FactSpace:
             domain, _, identifier = name.rpartition("/")
             capacity.append(_names((domain or driver, identifier), driver))
 
+        def attribute(own: Mapping[str, Any], full: str, short: str) -> Any:
+            value = own.get(full)
+            if value is None and short:
+                value = own.get(short)
+            kind = type(value)
+            return value if kind is str or kind is int or value is None else _typed(value)
+
         def project(device: Device) -> tuple[Any, ...]:
-            values = []
             own = device.attributes
-            for full, short in attributes:
-                value = own.get(full)
-                if value is None and short:
-                    value = own.get(short)
-                values.append(_typed(value))
+            values = [attribute(own, full, short) for full, short in attributes]
             if capacity:
-                values.extend(_capacities(device, capacity))
+                values += _capacities(device, capacity)
             return tuple(values)
 
         return project

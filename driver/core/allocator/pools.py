@@ -208,23 +208,23 @@ def build_pool(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool:
         key: driver and pool name, the same for all of them.
         slices: all slices of the pool in the cluster, whatever their node, in any order.
     """
-    every = list(slices)
-    newest = max(one.spec.pool.generation for one in every)
-    current = [one for one in every if one.spec.pool.generation == newest]
-    current.sort(key=lambda one: one.metadata.name)
-    node_name = _single_node(current)
-    carrying = [one for one in current if one.spec.devices or not one.spec.shared_counters]
-    homes = tuple(_home(one) for one in carrying)
-    devices = tuple(device for one in carrying for device in one.spec.devices)
-    home_of = tuple(i for i, one in enumerate(carrying) for _ in one.spec.devices)
+    current = _newest(list(slices))
+    devices: tuple[Device, ...] = ()
+    homes: list[Home] = []
+    home_of: list[int] = []
+    for one in current:
+        spec = one.spec
+        if spec.devices or not spec.shared_counters:
+            home_of += [len(homes)] * len(spec.devices)
+            homes.append(_home(one))
+            devices += spec.devices
     base = Pool(
         key,
         PoolStatus.INVALID,
         devices=devices,
-        homes=homes,
-        home_of=home_of,
-        node_name=node_name,
-        binding=any(device.binding_conditions for device in devices),
+        homes=tuple(homes),
+        home_of=tuple(home_of),
+        node_name=_single_node(current),
     )
     try:
         missing = _check_slices(current)
@@ -236,6 +236,16 @@ def build_pool(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool:
         return _fail(base, PoolStatus.INVALID, str(problem))
     base.status, base.ready = PoolStatus.READY, True
     return base
+
+
+def _newest(slices: list[ResourceSlice]) -> list[ResourceSlice]:
+    """The slices of the newest generation by name; most pools have one slice."""
+    if len(slices) == 1:
+        return slices
+    newest = max(one.spec.pool.generation for one in slices)
+    current = [one for one in slices if one.spec.pool.generation == newest]
+    current.sort(key=lambda one: one.metadata.name)
+    return current
 
 
 def _fail(pool: Pool, status: PoolStatus, problem: str) -> Pool:
@@ -303,8 +313,15 @@ def _check_names(devices: Sequence[Device]) -> None:
 
 
 def _add_counters(pool: Pool, current: Sequence[ResourceSlice]) -> None:
-    pool.slots, pool.counters = _counter_table(current)
-    if any(device.consumes_counters for device in pool.devices):
+    counted = False
+    for device in pool.devices:
+        if device.consumes_counters:
+            counted = True
+        if device.binding_conditions:
+            pool.binding = True
+    if counted or len(current) > 1 or current[0].spec.shared_counters:
+        pool.slots, pool.counters = _counter_table(current)
+    if counted:
         numbers = _CounterNumbers(pool.slots)
         pool.amounts = tuple([numbers.amounts(device) for device in pool.devices])
         pool.groups = _groups(pool.devices)
