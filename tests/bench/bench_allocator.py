@@ -116,7 +116,7 @@ def scene(
 def measure(nodes: int, seed: str, only: str) -> None:
     """Prints the table."""
     print(
-        "| claim, state of the nodes | nodes that fit | upstream | ours cold | | every node changed | | one changed | |"
+        "| claim, state of the nodes | nodes that fit | upstream | ours, cold | ratio | every node changed | ratio | one node changed | ratio |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     with Oracle("allocate") as oracle:
