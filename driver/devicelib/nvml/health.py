@@ -116,7 +116,8 @@ class NvmlHealth:
         """Cards that stopped answering since the last look."""
         silent = frozenset(uuid for uuid in self._cards if not self._answers(uuid))
         new = sorted(silent - self._silent)
-        back = sorted(self._silent - silent)
+        # One that is not listed any more has left; it did not answer again.
+        back = sorted((self._silent & self._cards) - silent)
         self._silent = silent
         return tuple(
             [

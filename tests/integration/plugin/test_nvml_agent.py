@@ -19,12 +19,13 @@ from gpudra.driver.kube.fakeserver import FakeApiServer
 from gpudra.driver.kube.resources import NODES, RESOURCE_SLICES
 from gpudra.kubelet_plugin.proto import dra_health_v1_pb2 as health
 from tests.fakenvml.machine import FakeMachine
-from tests.support.agentprocess import DRIVER, NODE, AgentProcess, add_node
+from tests.support.agentprocess import DRIVER, NODE, AgentProcess, add_node, allocated_claim
 from tests.support.kubelet import PluginClient
 
 TAINT = f"{DRIVER}/xid-79"
 # Bounds, not waits: everything is followed until it is there.
-PATIENCE = 30.0
+PATIENCE = 60.0
+DRIVER_NOT_LOADED = 9  # NVML_ERROR_DRIVER_NOT_LOADED
 T = TypeVar("T")
 
 
@@ -106,10 +107,15 @@ async def started(agent: NvmlAgent) -> PluginClient:
 
 
 def whole_cards(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Published whole cards by name."""
+    """Published whole cards by name; nothing while the pool is being rewritten."""
+    pools = [one["spec"]["pool"] for one in items]
+    newest = max((pool["generation"] for pool in pools), default=0)
+    current = [one for one in items if one["spec"]["pool"]["generation"] == newest]
+    if any(one["spec"]["pool"]["resourceSliceCount"] != len(current) for one in current):
+        return {}
     return {
         device["name"]: device
-        for one in items
+        for one in current
         for device in one["spec"].get("devices") or ()
         if device["attributes"]["type"]["string"] == "gpu"
     }
@@ -227,3 +233,36 @@ async def test_the_kubelet_is_told_which_devices_are_well(
         assert all("xid-79" in one.message for one in sick)
         assert len(second.devices) == len(first.devices)
         assert await agent.end() == 0
+
+
+async def test_a_driver_that_goes_and_comes_back_costs_no_device(
+    agent: NvmlAgent, client: KubeClient
+) -> None:
+    """While it is away all devices are listed and tainted, never gone; afterwards all is as before."""
+    await started(agent)
+    before = await cards(client, lambda found: found if len(found) == 8 else None)
+    key = f"{DRIVER}/driver-missing"
+    agent.machine.ctl("fail", "*", DRIVER_NOT_LOADED)
+    await cards(client, lambda found: len(with_taint(found, key)) == 8)
+    agent.machine.ctl("heal")
+    after = await cards(client, lambda found: found if not with_taint(found, key) else None)
+    assert after == before
+
+
+async def test_a_card_that_a_claim_holds_stays_listed_when_it_is_gone(
+    agent: NvmlAgent, client: KubeClient
+) -> None:
+    """Its free neighbour is pulled too, and leaves the slices after a moment."""
+    await started(agent)
+    before = await cards(client, lambda found: found if len(found) == 8 else None)
+    by_uuid = {device["attributes"]["uuid"]["string"]: name for name, device in before.items()}
+    held, free = (agent.machine.inventory.gpus[number].uuid for number in (1, 2))
+    assert held is not None
+    assert free is not None
+    await allocated_claim(client, "held", by_uuid[held])
+    for uuid in (held, free):
+        agent.machine.ctl("remove", uuid)
+    lost = f"{DRIVER}/lost"
+    await cards(client, lambda found: len(with_taint(found, lost)) == 2)
+    left = await cards(client, lambda found: found if len(found) == 7 else None)
+    assert with_taint(left, lost) == [by_uuid[held]]

@@ -87,3 +87,14 @@ def test_a_card_that_can_be_listened_to_again_is_told(start: Start) -> None:
     assert kinds(lib.health.wait(PATIENCE)) == [(gpus[0].key, HealthKind.MONITORED, None)]
     machine.ctl("xid", gpus[0].uuid, 31)
     assert kinds(lib.health.wait(PATIENCE)) == [(gpus[0].key, HealthKind.XID, 31)]
+
+
+def test_a_card_that_left_does_not_answer_again(start: Start) -> None:
+    """Once it is not listed any more, nothing is said about it."""
+    lib, machine = start("l4-4x")
+    gpu = lib.discover().gpus[1]
+    lib.health.wait(0.01)
+    machine.ctl("remove", gpu.uuid)
+    assert kinds(lib.health.wait(PATIENCE)) == [(gpu.key, HealthKind.LOST, None)]
+    assert len(lib.discover().gpus) == 3
+    assert lib.health.wait(0.2) == ()
