@@ -79,7 +79,7 @@ def test_a_sick_card_is_tainted_avoided_shown_and_healed(
 
     agent.machine.ctl("xid", sick, 79)
     agent.wait_devices(
-        lambda devices: taints(devices[name]).get(TAINT) == "NoSchedule",
+        lambda devices: taints(devices.get(name, {})).get(TAINT) == "NoSchedule",
         "the taint",
         timeout=PROMISED_SECONDS,
     )
@@ -100,7 +100,9 @@ def test_a_sick_card_is_tainted_avoided_shown_and_healed(
 
     agent.machine.ctl("recovery", sick, 0)
     agent.wait_devices(
-        lambda devices: TAINT not in taints(devices[name]), "the taint to go", PROMISED_SECONDS
+        lambda devices: name in devices and TAINT not in taints(devices[name]),
+        "the taint to go",
+        PROMISED_SECONDS,
     )
     cluster.wait_for(
         pods,
@@ -121,7 +123,9 @@ def test_a_pulled_card_comes_back_under_its_name(agent: NvmlAgent) -> None:
     )
     lost = f"{DRIVER}/lost"
     agent.wait_devices(
-        lambda devices: lost in taints(devices[name]), "the card to be tainted", PROMISED_SECONDS
+        lambda devices: lost in taints(devices.get(name, {})),
+        "the card to be tainted",
+        PROMISED_SECONDS,
     )
     # It stays listed while it may have been allocated in the meantime.
     agent.wait_devices(lambda devices: len(devices) == len(before) - 1, "the card to go")

@@ -38,12 +38,17 @@ class NvmlAgent:
     log: Path
 
     def devices(self, items: dict[str, Object]) -> dict[str, Object]:
-        """Its published devices by name, out of all slices."""
+        """Its published whole cards by name; nothing while the pool is being rewritten."""
+        mine = [one["spec"] for one in items.values() if one["spec"]["driver"] == self.driver]
+        newest = max((spec["pool"]["generation"] for spec in mine), default=0)
+        current = [spec for spec in mine if spec["pool"]["generation"] == newest]
+        if any(spec["pool"]["resourceSliceCount"] != len(current) for spec in current):
+            return {}
         return {
             device["name"]: device
-            for one in items.values()
-            if one["spec"]["driver"] == self.driver
-            for device in one["spec"].get("devices", ())
+            for spec in current
+            for device in spec.get("devices", ())
+            if device["attributes"]["type"]["string"] == "gpu"
         }
 
     def wait_devices(self, wanted, what: str, timeout: float = 30):  # type: ignore[no-untyped-def]
@@ -107,6 +112,7 @@ def _command(
         f"--state-dir={folder / 'state'}",
         "--device-lib=nvml",
         f"--driver-root={machine.root}",
+        f"--host-root={machine.root}",
         "--http-endpoint=",
         "--node-status=false",  # the node's own agent speaks for it
     ]
