@@ -212,7 +212,7 @@ class App:
                 inventory=lambda: self.hardware.inventory,
                 hardware_problem=self.hardware.problem,
                 publish_problem=self.publisher.problem,
-                health=lambda: self.health.snapshot().devices,
+                sick=self.health.sick_cards,
             ),
             withhold=self.publisher.withhold,
             warn=self.report.node_warning,

@@ -28,6 +28,7 @@ from gpudra.driver.core.healthview import (
     HealthReport,
     device_health,
     device_taints,
+    sick_cards,
 )
 from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.devicelib.protocol import HealthLib
@@ -114,6 +115,10 @@ class HealthMonitor:
     def taints(self) -> Mapping[str, tuple[DeviceTaint, ...]]:
         """Taints by name of the device."""
         return self._taints
+
+    def sick_cards(self) -> dict[str, str]:
+        """Why, by key, for cards that no new claim should get."""
+        return sick_cards(self._state, self._policy)
 
     def set_policy(self, policy: HealthPolicy) -> None:
         """How bad each cause is from now on."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpudra.api.errors import ApiError, ConflictError
-from gpudra.driver.core.healthview import DeviceHealth, HealthReport
 from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.nodestate import (
     NodeCondition,
@@ -61,13 +60,13 @@ class Sources:
         inventory: the cards as read last; None before the first reading.
         hardware_problem: why the cards cannot be read; None when they can.
         publish_problem: why the devices are not what they should be in the API.
-        health: by name of the device.
+        sick: cards that no new claim should get, by key, with the reason.
     """
 
     inventory: Callable[[], Inventory | None]
     hardware_problem: Callable[[], str | None]
     publish_problem: Callable[[], str | None]
-    health: Callable[[], Mapping[str, HealthReport]]
+    sick: Callable[[], Mapping[str, str]]
 
 
 class NodeReporter:
@@ -202,20 +201,16 @@ class NodeReporter:
         return self._by_health(inventory)
 
     def _by_health(self, inventory: Inventory) -> NodeCondition:
-        health = self._sources.health()
-        sick = {
-            name: report.message
-            for name, report in sorted(health.items())
-            if report.health is DeviceHealth.UNHEALTHY
-        }
+        sick = self._sources.sick()
+        known = {gpu.key for gpu in inventory.gpus} | sick.keys()
         if not sick:
-            count = len(inventory.gpus)
-            return NodeCondition(ready=True, reason="GPUsReady", message=f"{count} GPUs are ready")
-        said = "; ".join(f"{name}: {why}" for name, why in sick.items())
+            text = f"{len(known)} GPUs are ready"
+            return NodeCondition(ready=True, reason="GPUsReady", message=text)
+        said = "; ".join(f"{gpu}: {why}" for gpu, why in sick.items())
         return NodeCondition(
-            ready=len(sick) < len(health),
+            ready=len(sick) < len(known),
             reason="GPUsUnhealthy",
-            message=f"{len(sick)} of {len(health)} devices are unhealthy: {said}",
+            message=f"{len(sick)} of {len(known)} GPUs are not well: {said}",
         )
 
 

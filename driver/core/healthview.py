@@ -72,6 +72,20 @@ def device_health(
     return {device.name: _report(_causes_of(state, device), policy) for device in devices}
 
 
+def sick_cards(state: HealthState, policy: HealthPolicy) -> dict[str, str]:
+    """Why, by key of the card, for cards that as a whole are not fit for new claims; sorted."""
+    found = {}
+    for gpu in sorted(state.cards):
+        causes = [
+            cause
+            for cause in state.causes(gpu)
+            if cause.gpu_instance_id is None and policy.effect(cause.key) != EFFECT_NONE
+        ]
+        if causes:
+            found[gpu] = "; ".join(f"{cause.key} ({cause.message})" for cause in causes)
+    return found
+
+
 def _report(causes: tuple[Cause, ...], policy: HealthPolicy) -> HealthReport:
     message = "; ".join(f"{cause.key}: {cause.message or cause.key}" for cause in causes)
     message = message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")

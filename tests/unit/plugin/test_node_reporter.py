@@ -6,7 +6,6 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpudra.driver.core.healthview import DeviceHealth, HealthReport
 from gpudra.driver.core.inventory import Gpu, Inventory, MigInfo, MigProfile, Placement
 from gpudra.driver.core.nodestate import CONDITION, FEATURE_MARK, STARTUP_TAINT, node_labels
 from gpudra.driver.devicelib.simulated import build_inventory, load_hardware
@@ -39,7 +38,7 @@ class World:
     inventory: Inventory | None = field(default_factory=lambda: Inventory(gpus=(CARD,)))
     hardware_problem: str | None = None
     publish_problem: str | None = None
-    health: dict[str, HealthReport] = field(default_factory=dict)
+    sick: dict[str, str] = field(default_factory=dict)
     withheld: list[str | None] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -57,7 +56,7 @@ class World:
             inventory=lambda: self.inventory,
             hardware_problem=lambda: self.hardware_problem,
             publish_problem=lambda: self.publish_problem,
-            health=lambda: self.health,
+            sick=lambda: self.sick,
         )
         return NodeReporter(
             self.api,  # type: ignore[arg-type]
@@ -189,13 +188,13 @@ async def test_sick_cards_are_named_and_all_sick_is_not_ready() -> None:
     await reporter.look()
     since = world.condition["lastTransitionTime"]
     await world.clock.advance(60)
-    sick = HealthReport(DeviceHealth.UNHEALTHY, "xid-79: XID 79")
-    world.health = {"gpu-1": sick, "gpu-2": HealthReport(DeviceHealth.HEALTHY)}
+    world.inventory = Inventory(gpus=(CARD, Gpu(uuid="GPU-b")))
+    world.sick = {"GPU-b": "xid-79 (XID 79)"}
     await reporter.look()
     assert world.condition["status"] == "True"
-    assert world.condition["message"] == "1 of 2 devices are unhealthy: gpu-1: xid-79: XID 79"
+    assert world.condition["message"] == "1 of 2 GPUs are not well: GPU-b: xid-79 (XID 79)"
     assert world.condition["lastTransitionTime"] == since
-    world.health["gpu-2"] = sick
+    world.sick["GPU-a"] = "lost"
     await reporter.look()
     assert (world.condition["status"], world.condition["reason"]) == ("False", "GPUsUnhealthy")
     assert world.condition["lastTransitionTime"] != since
