@@ -5,6 +5,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -266,3 +267,37 @@ async def test_a_card_that_a_claim_holds_stays_listed_when_it_is_gone(
     await cards(client, lambda found: len(with_taint(found, lost)) == 2)
     left = await cards(client, lambda found: found if len(found) == 7 else None)
     assert with_taint(left, lost) == [by_uuid[held]]
+
+
+async def test_an_xid_of_a_mig_instance_taints_its_device_alone(
+    agent: NvmlAgent, client: KubeClient
+) -> None:
+    """The instance is made while the agent runs; the event names it by number."""
+    await started(agent)
+    before = await cards(client, lambda found: found if len(found) == 8 else None)
+    uuid = agent.machine.inventory.gpus[4].uuid
+    agent.machine.ctl("mig", uuid, 1)
+    script = (
+        "import sys; from pathlib import Path; from gpudra.driver.devicelib.nvml import NvmlLib;"
+        "lib = NvmlLib(library=Path(sys.argv[1]), host_root=Path(sys.argv[2])); lib.discover();"
+        "print(lib.partitions.create_mig_instance(sys.argv[3], 19, 2).gpu_instance_id)"
+    )
+    words = (agent.machine.library, agent.machine.root, uuid)
+    maker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, *map(str, words), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await maker.communicate()
+    agent.machine.ctl("xid", uuid, 95, int(out), 0)
+    key = f"{DRIVER}/xid-95"
+
+    async def tainted() -> list[str]:
+        items = (await client.list(RESOURCE_SLICES)).items
+        found = {
+            device["name"]: device for one in items for device in one["spec"].get("devices") or ()
+        }
+        return with_taint(found, key)
+
+    card = next(name for name, one in before.items() if one["attributes"]["uuid"]["string"] == uuid)
+    # Until a reading shows the instance it could be any of the card.
+    names = await until(tainted, lambda names: names if len(names) == 1 else None)
+    assert names == [f"{card}-mig-1g10gb-2"]
