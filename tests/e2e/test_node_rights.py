@@ -122,6 +122,8 @@ def test_its_condition_can_be_written_and_nothing_else_of_the_status(plugin: Api
         {"conditions": [condition("RightsTest")]},
         {"capacity": {"example.com/thing": "1"}},
         {"allocatable": {"example.com/thing": "1"}},
+        {"features": {"supplementalGroupsPolicy": False}},
+        {"declaredFeatures": ["RightsTest"]},
     ):
         with pytest.raises(InvalidError, match="condition GPUsReady"):
             patch_status(plugin, wrong)
