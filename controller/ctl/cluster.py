@@ -73,11 +73,14 @@ async def list_claims(client: "KubeClient", namespace: str | None = None) -> lis
 
 
 async def list_taint_rules(client: "KubeClient") -> list[dict[str, Any]]:
-    """Every DeviceTaintRule; none where the API server does not serve them."""
-    from gpudra.api.errors import NotFoundError
+    """Every DeviceTaintRule; none where there are none to be had.
+
+    Not every server serves them, and not everybody who may see devices may see rules.
+    """
+    from gpudra.api.errors import ForbiddenError, NotFoundError
     from gpudra.driver.kube.resources import DEVICE_TAINT_RULES
 
     try:
         return (await client.list(DEVICE_TAINT_RULES)).items
-    except NotFoundError:
+    except (NotFoundError, ForbiddenError):
         return []

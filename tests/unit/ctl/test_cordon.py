@@ -5,6 +5,7 @@ import pytest
 
 from gpudra.api.errors import InputError
 from gpudra.api.resource_v1 import DeviceTaintRule, ResourceSlice
+from gpudra.controller.ctl.cluster import list_taint_rules
 from gpudra.controller.ctl.cordon import (
     LABEL,
     TAINT_KEY,
@@ -137,3 +138,13 @@ def test_rules_show_as_taints() -> None:
     tainted = {one.name for one in found.spec.devices if one.taints}
     assert tainted == set(FORMS)
     assert found.spec.devices[0].taints[0].key == TAINT_KEY
+
+
+async def test_who_may_not_see_rules_sees_devices_all_the_same() -> None:
+    """A user without that right, or a server without the kind, is no error."""
+    api = StoreApi(VirtualClock())
+    await cordon(api, find_target([CARD], "gpu-1", DRIVER, None), effect="NoSchedule")
+    assert len(await list_taint_rules(api)) == len(FORMS)  # type: ignore[arg-type]
+    for status, reason in ((403, "Forbidden"), (404, "NotFound")):
+        api.faults.fail(verb="list", resource="devicetaintrules", status=status, reason=reason)
+        assert await list_taint_rules(api) == []  # type: ignore[arg-type]
