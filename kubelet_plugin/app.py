@@ -24,7 +24,7 @@ from gpudra.controller.resourceslices import ResourceSliceController, SliceRepor
 from gpudra.driver.core.forms import PublishPolicy
 from gpudra.driver.core.health import Cause, HealthPolicy
 from gpudra.driver.core.inventory import Inventory
-from gpudra.driver.core.prepare import CDI_FILE
+from gpudra.driver.core.prepare import CDI_FILE, MIG_INSTANCE, MIG_MODE
 from gpudra.driver.core.resourceslices import ServerFeatures
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.kube.client import KubeClient
@@ -38,9 +38,11 @@ from gpudra.kubelet_plugin import files, sockets
 from gpudra.kubelet_plugin.cdi_store import CdiStore
 from gpudra.kubelet_plugin.checkpoint import Checkpoint
 from gpudra.kubelet_plugin.checkpoint_file import CheckpointFile
+from gpudra.kubelet_plugin.claim_status import ClaimStatus
 from gpudra.kubelet_plugin.claims import ClaimReader
 from gpudra.kubelet_plugin.device_state import DeviceState
 from gpudra.kubelet_plugin.dra_service import DraService
+from gpudra.kubelet_plugin.forms import Forms, UserReader, mig_uuid
 from gpudra.kubelet_plugin.grpc_server import (
     SocketServer,
     dra_handlers,
@@ -53,6 +55,7 @@ from gpudra.kubelet_plugin.health_service import HealthService
 from gpudra.kubelet_plugin.health_store import HealthStore
 from gpudra.kubelet_plugin.holders import Holders
 from gpudra.kubelet_plugin.instance_lock import FileLock, InstanceLock
+from gpudra.kubelet_plugin.mig import MigInstanceStep, MigModeStep, MigSurvey, Partitions
 from gpudra.kubelet_plugin.node_reporter import UNREAD, NodeReporter, Sources
 from gpudra.kubelet_plugin.nodepolicy import PolicyWatcher
 from gpudra.kubelet_plugin.options import Options
@@ -60,7 +63,9 @@ from gpudra.kubelet_plugin.publisher import LOCK_NAME, Publisher
 from gpudra.kubelet_plugin.recovery import Recovery
 from gpudra.kubelet_plugin.registration import Registered, RegistrationService
 from gpudra.kubelet_plugin.report import ClaimReport
-from gpudra.kubelet_plugin.steps import CdiFileStep, StepRunner
+from gpudra.kubelet_plugin.sharing import open_backends
+from gpudra.kubelet_plugin.sharing_care import SharingCare
+from gpudra.kubelet_plugin.steps import CdiFileStep, StepHandler, StepRunner
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # The kubelet gives a call 45 s, pods get 30 s to end: running calls should make it.
@@ -106,7 +111,8 @@ class App:
             rng=self._rng,
         )
         self._make_folders()
-        self._wire_claims(client, lib, boot_id, observe)
+        self._wire_hardware(lib, boot_id, observe)
+        self._wire_claims(client, lib, observe)
         self._wire_publishing(client)
         self._wire_sockets()
 
@@ -114,11 +120,8 @@ class App:
         for folder in (self.options.state_folder, self.options.cdi_dir):
             files.make_folder(folder)
 
-    def _wire_claims(
-        self, client: KubeClient, lib: DeviceLib, boot_id: str, observe: files.Observe
-    ) -> None:
+    def _wire_hardware(self, lib: DeviceLib, boot_id: str, observe: files.Observe) -> None:
         options, clock = self.options, self.clock
-        store = CdiStore(options.cdi_dir, options.driver_name, observe=observe)
         self.checkpoint = Checkpoint(
             CheckpointFile(options.state_folder, observe=observe),
             boot_id=boot_id,
@@ -148,17 +151,44 @@ class App:
             on_cause=self._unwell,
             wake=self.hardware.wake,
         )
+
+    def _wire_claims(self, client: KubeClient, lib: DeviceLib, observe: files.Observe) -> None:
+        options, clock = self.options, self.clock
+        store = CdiStore(options.cdi_dir, options.driver_name, observe=observe)
+        partitions, users = Partitions(lib), UserReader(client, options.driver_name)
+        self.backends = open_backends(
+            options.sharing, lib, target_of=lambda one, plan: mig_uuid(one, plan.steps)
+        )
+        handlers: dict[str, StepHandler] = {
+            CDI_FILE: CdiFileStep(store, lib, options.sharing.places),
+            MIG_MODE: MigModeStep(partitions, lambda: self.checkpoint.records),
+            MIG_INSTANCE: MigInstanceStep(partitions),
+            **self.backends.handlers(),
+        }
         self.state = DeviceState(
             driver=options.driver_name,
             pool=options.node_name,
-            runner=StepRunner(
-                self.checkpoint, {CDI_FILE: CdiFileStep(store, lib)}, observe=observe
-            ),
+            runner=StepRunner(self.checkpoint, handlers, observe=observe),
             instances=self.instances,
             claims=ClaimReader(client, options.driver_name, clock=clock, rng=self._rng),
+            forms=Forms(users, MigSurvey(partitions), self.backends),
             devices=lambda: self.hardware.devices,
             clock=clock,
+            on_prepared=lambda record: self.claim_status.prepared(record),  # noqa: PLW0108 - made below
             orphan_grace=options.orphan_grace,
+        )
+        self._wire_reports(client, users, store)
+
+    def _wire_reports(self, client: KubeClient, users: UserReader, store: CdiStore) -> None:
+        options, clock = self.options, self.clock
+        self.claim_status = ClaimStatus(
+            client,
+            options.driver_name,
+            records=lambda: self.checkpoint.records,
+            devices=lambda: self.hardware.devices,
+            users=users.read,
+            clock=clock,
+            rng=self._rng,
         )
         self.report = ClaimReport(
             self.metrics,
@@ -168,6 +198,12 @@ class App:
         )
         self.recovery = Recovery(
             self.state, self.checkpoint, store, clock=clock, warn=self.report.node_warning
+        )
+        self.care = SharingCare(
+            self.backends,
+            lambda: self.checkpoint.records,
+            clock=clock,
+            warn=self.report.node_warning,
         )
 
     def _wire_publishing(self, client: KubeClient) -> None:
@@ -258,6 +294,7 @@ class App:
 
     def _policy_changed(self, policy: PublishPolicy) -> None:
         self.hardware.set_policy(policy)
+        self.backends.settings = self.options.sharing.within(policy.isolation)
         self.health.set_policy(HealthPolicy.of_xids(policy.xid_effects))
         self.publisher.policy_changed(policy)
 
@@ -301,6 +338,7 @@ class App:
         try:
             await self.hardware.discover()
             await self.recovery.start()
+            await self.care.start()
             await self._open_sockets()
             self.report.call_ended()
             # What was built until here lives as long as the process: a full collection must not
@@ -309,6 +347,7 @@ class App:
             gc.freeze()
             async with asyncio.TaskGroup() as tasks:
                 running = [
+                    tasks.create_task(self.claim_status.run(), name="claim status"),
                     tasks.create_task(self.events.run(), name="events"),
                     tasks.create_task(self.hardware.run(self._rng), name="hardware"),
                     tasks.create_task(self.health.run(), name="health"),
@@ -316,6 +355,7 @@ class App:
                     tasks.create_task(self.policies.run(), name="policies"),
                     tasks.create_task(self.publisher.run(), name="publisher"),
                     tasks.create_task(self.recovery.run(), name="recovery"),
+                    tasks.create_task(self.care.run(), name="sharing"),
                 ]
                 await stop.wait()
                 log.info("stopping")

@@ -34,7 +34,9 @@ from gpudra.driver.core.prepare import ClaimAllocation, PreparedDevice, PrepareP
 from gpudra.driver.kube.clock import Clock
 from gpudra.driver.observability.logging import get_logger
 from gpudra.kubelet_plugin.claims import ClaimReader, Presence
+from gpudra.kubelet_plugin.forms import NOBODY, Forms, Users
 from gpudra.kubelet_plugin.instance_lock import InstanceLock
+from gpudra.kubelet_plugin.mig import EffectGoneError
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, ClaimRef, Records
 from gpudra.kubelet_plugin.steps import StepRunner, uncancelled
 
@@ -108,8 +110,10 @@ class DeviceState:
         runner: does and undoes steps; brings the checkpoint.
         instances: the lock between two instances of the plugin.
         claims: reads claims from the API.
+        forms: completes plans with what the node knows.
         devices: the node's devices by name, as known now.
         clock: for the grace of orphans.
+        on_prepared: told every claim that was prepared anew.
         orphan_grace: seconds, see ORPHAN_GRACE.
     """
 
@@ -121,8 +125,10 @@ class DeviceState:
         runner: StepRunner,
         instances: InstanceLock,
         claims: ClaimReader,
+        forms: Forms,
         devices: Devices,
         clock: Clock,
+        on_prepared: Callable[[ClaimRecord], None] | None = None,
         orphan_grace: float = ORPHAN_GRACE,
     ) -> None:
         self.driver = driver
@@ -130,7 +136,9 @@ class DeviceState:
         self.runner = runner
         self.instances = instances
         self.claims = claims
+        self.forms = forms
         self.devices = devices
+        self._on_prepared = on_prepared
         self.orphans = Orphans(claims, clock, orphan_grace)
         self._cards = CardLocks()
         self._running: dict[str, tuple[str, asyncio.Task[Any]]] = {}
@@ -230,14 +238,21 @@ class DeviceState:
             # A kubelet that restarts must not depend on the API server.
             log.warning("the API server does not answer, using what was prepared before")
             allocation = prepared.allocation
+        # Another instance must not wait for the API.
+        users = NOBODY if prepared else await self.forms.users(allocation)
         async with self.instances.held():
             record = self.records.get(ref.uid)
             if record and record.state == COMPLETED and record.serves(allocation):
-                await self._restore(record)
-                self.orphans.confirm(ref.uid)
-                return record.devices, True
+                try:
+                    await self._restore(record)
+                except EffectGoneError as error:
+                    log.warning("preparing a claim anew", why=str(error))
+                    users = await self.forms.users(allocation)
+                else:
+                    self.orphans.confirm(ref.uid)
+                    return record.devices, True
             plan = prepare.plan(allocation, self.devices(), driver=self.driver, pool=self.pool)
-            return await self._prepare_planned(plan), False
+            return await self._prepare_planned(plan, users), False
 
     async def _restore(self, record: ClaimRecord) -> None:
         """Writes the files of a completed claim again where they are gone."""
@@ -261,7 +276,17 @@ class DeviceState:
             record.allocation, self.devices(), driver=self.driver, pool=self.pool, stored=True
         )
 
-    async def _prepare_planned(self, plan: PreparePlan) -> tuple[PreparedDevice, ...]:
+    async def prepare_anew(self, record: ClaimRecord) -> None:
+        """Makes again what a completed claim has lost; the instance lock is held.
+
+        Raises:
+            GpudraError: it cannot be made now. The claim holds nothing then, and the kubelet's
+                next call prepares it.
+        """
+        plan = self.plan_again(record)
+        await self._prepare_planned(plan, await self.forms.users(plan.claim))
+
+    async def _prepare_planned(self, plan: PreparePlan, users: Users) -> tuple[PreparedDevice, ...]:
         while True:
             cards = self._cards_of(plan)
             async with self._cards.held(cards):
@@ -273,8 +298,12 @@ class DeviceState:
                 await self._make_room(plan)
                 if not plan.steps:
                     return plan.devices
-                record = await self.runner.carry_out(plan)
+                others = [one for uid, one in self.records.items() if uid != plan.claim.uid]
+                complete = await self.forms.complete(plan, users, others)
+                record = await self.runner.carry_out(complete)
                 self.orphans.confirm(record.uid)
+                if self._on_prepared is not None:
+                    self._on_prepared(record)
                 return record.devices
 
     def _cards_of(self, plan: PreparePlan) -> frozenset[str]:

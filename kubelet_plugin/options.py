@@ -17,6 +17,7 @@ from gpudra.api.errors import InputError
 from gpudra.api.names import check_dns_subdomain, check_driver_name
 from gpudra.driver.core.forms import FORM_WORDS, DeviceKind, form_words, parse_forms
 from gpudra.driver.core.prepare import PREPARABLE
+from gpudra.kubelet_plugin.sharing import MpsLaunch, SharingSettings
 
 PREFIX = "GPUDRA_"
 
@@ -81,6 +82,27 @@ class Options(BaseModel):
             "the node's NodePolicy chooses among them"
         ),
     ] = form_words(PREPARABLE)
+    runtime_dir: Annotated[
+        Path,
+        Field(
+            description="folder for what shares need until the next boot, the same path for agent, "
+            "host and container runtime"
+        ),
+    ] = Path("/run/gpudra")
+    hami_core_library: Annotated[
+        str,
+        Field(
+            description="libvgpu.so of HAMi-core, the same path for agent and host; "
+            "empty: the node has no isolation hami-core"
+        ),
+    ] = ""
+    mps_control: Annotated[
+        str,
+        Field(
+            description="nvidia-cuda-mps-control below the driver root; "
+            "empty: the node has no isolation mps"
+        ),
+    ] = ""
     kubeconfig: Annotated[
         Path | None,
         Field(description="how to reach the API server; without it the pod's service account"),
@@ -152,11 +174,19 @@ class Options(BaseModel):
                 raise ValueError(f"{value!r} is not HOST:PORT")
         return value
 
-    @field_validator("kubelet_root", "cdi_dir", "state_dir")
+    @field_validator("kubelet_root", "cdi_dir", "state_dir", "runtime_dir")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         # Kubelet and runtime resolve paths from their own working folder.
         return value.absolute() if value is not None else None
+
+    @field_validator("hami_core_library")
+    @classmethod
+    def _library(cls, value: str) -> str:
+        # The container runtime mounts it; it has no working folder that people would know.
+        if value and not Path(value).is_absolute():
+            raise ValueError(f"{value!r} is not absolute")
+        return value
 
     @model_validator(mode="after")
     def _hardware(self) -> Self:
@@ -173,6 +203,16 @@ class Options(BaseModel):
     def kinds(self) -> frozenset[DeviceKind]:
         """The forms in which cards may be offered."""
         return parse_forms(self.forms)
+
+    @property
+    def sharing(self) -> SharingSettings:
+        """How shares are kept apart here."""
+        launch = MpsLaunch(program=self.mps_control, root=self.driver_root)
+        return SharingSettings(
+            runtime_dir=self.runtime_dir,
+            hami_library=self.hami_core_library,
+            mps=launch if self.mps_control else None,
+        )
 
     @property
     def state_folder(self) -> Path:

@@ -21,6 +21,7 @@ from gpudra.kubelet_plugin.cdi_store import CdiStore, FoundFile
 from gpudra.kubelet_plugin.checkpoint import Checkpoint, replaced
 from gpudra.kubelet_plugin.checkpoint_file import Content
 from gpudra.kubelet_plugin.device_state import DeviceState
+from gpudra.kubelet_plugin.mig import EffectGoneError
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, record_of
 
 SWEEP_PERIOD = 60.0
@@ -149,8 +150,17 @@ class Recovery:
                 plan = self._state.plan_again(record)
                 if await self._state.runner.restore(record, plan):
                     log.info("wrote the files of a prepared claim again")
+        except EffectGoneError as error:
+            await self._make_again(record, error)
         except GpudraError as error:
             log.warning("could not heal a claim, will try again", error=str(error))
+
+    async def _make_again(self, record: ClaimRecord, gone: EffectGoneError) -> None:
+        log.warning("making again what a prepared claim has lost", why=str(gone))
+        try:
+            await self._state.prepare_anew(record)
+        except GpudraError as error:
+            log.warning("could not, the kubelet will ask for it", error=str(error))
 
     def _sweep_temporary(self) -> None:
         """Only CDI files are written aside; killed writers leave those."""

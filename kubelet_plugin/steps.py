@@ -8,20 +8,24 @@ when they were done already.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from gpudra.api.codec import Json
-from gpudra.api.errors import GpudraError, StateError
+from gpudra.api.errors import GpudraError, HardwareError, StateError
 from gpudra.driver.core import prepare
-from gpudra.driver.core.allocatable import AllocatableDevice
-from gpudra.driver.core.edits import ContainerEdits
+from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
+from gpudra.driver.core.edits import ContainerEdits, merge
+from gpudra.driver.core.inventory import MigInstance
 from gpudra.driver.core.prepare import DONE, PreparePlan, Step
+from gpudra.driver.core.sharing import Places, is_sharing, replan
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.observability.logging import get_logger
 from gpudra.kubelet_plugin.cdi_store import CdiStore, check_sources
 from gpudra.kubelet_plugin.checkpoint import Blocking, Checkpoint, replaced
 from gpudra.kubelet_plugin.files import Observe, ignore
+from gpudra.kubelet_plugin.mig import instance_step, made_by, own_instance
 from gpudra.kubelet_plugin.records import COMPLETED, UNDOING, ClaimRecord, record_of
 
 T = TypeVar("T")
@@ -38,11 +42,18 @@ class StepHandler(Protocol):
     lasting: bool
 
     def do(self, step: Step, plan: PreparePlan) -> Mapping[str, Json]:
-        """Does it; doing it again is harmless. Returns what later steps or undoing may want."""
+        """Does it. ``plan.steps`` has the outcomes of the steps before.
+
+        Returns what later steps or undoing may want.
+        """
         ...
 
     def restore(self, step: Step, plan: PreparePlan) -> bool:
-        """Does it again if its effect is gone (reboot, a file removed); whether it was."""
+        """Does it again if its effect is gone (reboot, a file removed); whether it was.
+
+        Raises:
+            EffectGoneError: it is gone, and the claim has to be prepared anew.
+        """
         ...
 
     def present(self, step: Step) -> bool:
@@ -59,9 +70,10 @@ class CdiFileStep:
 
     lasting = False
 
-    def __init__(self, store: CdiStore, lib: DeviceLib) -> None:
+    def __init__(self, store: CdiStore, lib: DeviceLib, places: Places | None = None) -> None:
         self._store = store
         self._lib = lib
+        self._places = places or Places()
 
     def do(self, step: Step, plan: PreparePlan) -> Mapping[str, Json]:
         """Writes the file.
@@ -71,12 +83,12 @@ class CdiFileStep:
             InputError: the document would be refused by runtimes.
             StateError: the folder cannot be written.
         """
-        self._store.write(_file_of(step), self._document(plan.parts))
+        self._store.write(_file_of(step), self._document(plan))
         return {}
 
     def restore(self, step: Step, plan: PreparePlan) -> bool:
         """Writes the file again if it is missing or not what the hardware says today."""
-        document = self._document(plan.parts)
+        document = self._document(plan)
         if not self._store.differs(_file_of(step), document):
             return False
         self._store.write(_file_of(step), document)
@@ -90,12 +102,46 @@ class CdiFileStep:
         """Removes the file."""
         self._store.remove(_file_of(step))
 
-    def _document(self, parts: Mapping[str, AllocatableDevice]) -> Mapping[str, Any]:
+    def _document(self, plan: PreparePlan) -> Mapping[str, Any]:
         common = self._lib.common_edits()
-        cards = {part.gpu.key for part in parts.values()}
-        edits: dict[str, ContainerEdits] = {card: self._lib.gpu_edits(card) for card in cards}
+        edits: dict[str, ContainerEdits] = {}
+        uuids: dict[str, str] = {}
+        for name, part in plan.parts.items():
+            if part.kind is not DeviceKind.MIG:
+                edits[name] = self._lib.gpu_edits(part.gpu.key)
+                continue
+            instance = self._instance_of(part, plan.steps)
+            if self._lib.partitions is not None:
+                edits[name] = self._lib.partitions.mig_edits(part.gpu.key, instance)
+            uuids[name] = instance.uuid or part.gpu.key
+        if any(is_sharing(step) for step in plan.steps):
+            shared = replan(plan.claim, plan.parts, plan.steps, self._places).edits
+            edits |= {name: merge((edits[name], more)) for name, more in shared.items()}
         check_sources((common, *edits.values()))
-        return prepare.document(parts, self._store.driver, edits, common)
+        return prepare.document(plan.parts, self._store.driver, edits, common, uuids)
+
+    def _instance_of(self, part: AllocatableDevice, steps: Iterable[Step]) -> MigInstance:
+        """The instance that a step has made, or that was there before (static).
+
+        Raises:
+            HardwareError: it does not exist.
+        """
+        step = instance_step(steps, part.name)
+        made = made_by(step) if step is not None else None
+        if made is not None:
+            return made
+        there = self._lib.partitions.mig_instances(part.gpu.key) if self._lib.partitions else ()
+        if step is not None:
+            found = own_instance(step, there)
+        else:
+            found = next((one for one in there if one.placement == part.placement), None)
+        if found is None or found.compute_instance_id is None:
+            raise HardwareError(
+                "its MIG instance does not exist",
+                obj=f"device {part.name}",
+                hint="the kubelet will try again",
+            )
+        return found
 
 
 def _file_of(step: Step) -> str:
@@ -125,6 +171,11 @@ class StepRunner:
         self._handlers = handlers
         self._blocking = blocking
         self._observe = observe
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of steps that it can do."""
+        return tuple(self._handlers)
 
     async def carry_out(self, plan: PreparePlan) -> ClaimRecord:
         """Reserves, does all steps, completes. On failure everything is taken back.
@@ -168,8 +219,9 @@ class StepRunner:
         done: list[Step] = []
         for index, step in enumerate(plan.steps):
             handler = self._handler(step)
+            so_far = dataclasses.replace(plan, steps=(*done, *plan.steps[index:]))
             self._observe(f"do:{step.kind}:before")
-            outcome = await self._run(handler.do, step, plan)
+            outcome = await self._run(handler.do, step, so_far)
             self._observe(f"do:{step.kind}:after")
             done.append(replace_step(step, outcome))
             if handler.lasting:
@@ -202,8 +254,13 @@ class StepRunner:
         self._observe("forget:after")
 
     async def restore(self, record: ClaimRecord, plan: PreparePlan) -> bool:
-        """Makes sure that the effects of a completed claim are there; whether any was gone."""
+        """Makes sure that the effects of a completed claim are there; whether any was gone.
+
+        Raises:
+            EffectGoneError: one is gone that only preparing anew brings back.
+        """
         restored = False
+        plan = dataclasses.replace(plan, steps=record.steps)
         for step in record.steps:
             handler = self._handler(step)
             restored = await self._run(handler.restore, step, plan) or restored

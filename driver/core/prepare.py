@@ -11,10 +11,10 @@ which keep fields that they do not know.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpudra.api.codec import ApiObject, Json, api_type, mapping_field
-from gpudra.api.errors import ClaimError, InputError
+from gpudra.api.errors import ClaimError
 from gpudra.api.resource_v1 import (
     DeviceAllocationConfiguration,
     DeviceRequestAllocationResult,
@@ -22,12 +22,18 @@ from gpudra.api.resource_v1 import (
 )
 from gpudra.driver.core import cdi
 from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
+from gpudra.driver.core.claimconfig import deciding_config
 from gpudra.driver.core.edits import ContainerEdits, merge
 from gpudra.driver.core.inventory import NVIDIA
 
+if TYPE_CHECKING:  # see claimconfig
+    from gpudra.api.config.v1alpha1 import Config
+
 CDI_FILE = "cdi-file"
+MIG_MODE = "mig-mode"
+MIG_INSTANCE = "mig-instance"
 # The forms that `plan` can make ready; the agent publishes no others, whatever the policy says.
-PREPARABLE = frozenset({DeviceKind.WHOLE})
+PREPARABLE = frozenset(DeviceKind)
 PLANNED = "planned"
 DONE = "done"
 
@@ -83,6 +89,7 @@ class ClaimAllocation:
         name: of the claim.
         results: allocated devices of this driver, in the claim's order.
         configs: opaque parameters for this driver, classes before claims.
+        pods: names of the pods for which it is reserved, as far as known.
     """
 
     uid: str
@@ -90,6 +97,7 @@ class ClaimAllocation:
     name: str
     results: tuple[DeviceRequestAllocationResult, ...]
     configs: tuple[DeviceAllocationConfiguration, ...] = ()
+    pods: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -107,6 +115,7 @@ class PreparePlan:
         holds: what it takes; nothing for admin access.
         steps: in the order of doing; undone in reverse.
         parts: allocated device by CDI device name, for ``document``.
+        chosen: by CDI device name, the configuration that decides, where there is one.
     """
 
     claim: ClaimAllocation
@@ -114,6 +123,7 @@ class PreparePlan:
     holds: tuple[Hold, ...]
     steps: tuple[Step, ...]
     parts: Mapping[str, AllocatableDevice] = field(default_factory=dict)
+    chosen: "Mapping[str, Config]" = field(default_factory=dict)
 
     @property
     def cards(self) -> tuple[str, ...]:
@@ -142,6 +152,7 @@ def allocation_of(claim: ResourceClaim, driver: str) -> ClaimAllocation:
         configs=tuple(
             config for config in devices.config if config.opaque and config.opaque.driver == driver
         ),
+        pods=tuple(one.name for one in claim.status.reserved_for if one.resource == "pods"),
     )
 
 
@@ -169,24 +180,61 @@ def plan(
     parts: dict[str, AllocatableDevice] = {}
     holds: list[Hold] = []
     answers: dict[str, PreparedDevice] = {}
+    chosen: dict[str, Config] = {}
+    held: dict[str, AllocatableDevice] = {}
     for result in claim.results:
         device = _device_of(claim, result, devices, pool)
-        _check_form(claim, result, device)
-        check_config(claim, result, device, stored=stored)
+        _check_access(claim, result, device)
+        config = deciding_config(claim.label, claim.configs, result, device, stored=stored)
         name = cdi.device_name(claim.uid, device.name, result.share_id)
         parts[name] = device
+        if config is not None:
+            chosen[name] = config
         hold = hold_of(device)
         if not result.admin_access and hold not in holds:
             holds.append(hold)
+            held[device.name] = device
         answers[name] = _answer(driver, name, result, answers.get(name))
-    steps = (Step(kind=CDI_FILE, args={"file": cdi.file_name(driver, claim.uid)}),)
+    file = Step(kind=CDI_FILE, args={"file": cdi.file_name(driver, claim.uid)})
     return PreparePlan(
         claim=claim,
         devices=tuple(answers.values()),
         holds=tuple(holds),
-        steps=steps if answers else (),
+        steps=(*_mig_steps(claim.uid, held.values()), file) if answers else (),
         parts=parts,
+        chosen=chosen,
     )
+
+
+def _mig_steps(claim_uid: str, held: Iterable[AllocatableDevice]) -> tuple[Step, ...]:
+    """Modes first, then one instance for each dynamic MIG device.
+
+    ``mig-mode`` has ``on``; ``back`` (put the other mode back in the end) and ``before`` of
+    ``mig-instance`` (what lies on the card already) are filled in by whoever looks at the card.
+    """
+    modes: dict[str, Step] = {}
+    instances = []
+    for device in held:
+        mig, card = device.gpu.mig, device.gpu.key
+        dynamic = device.kind is DeviceKind.MIG and device.instance is None
+        parted = bool(mig and mig.enabled and not mig.needs_reset)
+        if dynamic or (parted and device.kind in (DeviceKind.WHOLE, DeviceKind.SHARE)):
+            modes[card] = Step(
+                kind=MIG_MODE,
+                args={"claim": claim_uid, "card": card, "on": dynamic, "back": False},
+            )
+        if dynamic and device.profile is not None and device.placement is not None:
+            args: dict[str, Json] = {
+                "claim": claim_uid,
+                "card": card,
+                "device": device.name,
+                "profile": device.profile.id,
+                "start": device.placement.start,
+                "size": device.placement.size,
+                "before": [],
+            }
+            instances.append(Step(kind=MIG_INSTANCE, args=args))
+    return (*modes.values(), *instances)
 
 
 def _device_of(
@@ -218,13 +266,28 @@ def _device_of(
     return found
 
 
-def _check_form(
+def _check_access(
     claim: ClaimAllocation, result: DeviceRequestAllocationResult, device: AllocatableDevice
 ) -> None:
-    if device.kind not in PREPARABLE:
+    """A monitor is for admins, and what is made for its user alone is not for them.
+
+    Raises:
+        ClaimError: the form and the kind of access do not go together.
+    """
+    admin = bool(result.admin_access)
+    if device.kind is DeviceKind.MONITOR and not admin:
         raise ClaimError(
-            f"device {result.device} is of type {device.kind}, this version prepares whole GPUs",
+            f"request {result.request} has monitor {result.device} without admin access",
             obj=claim.label,
+            hint="set adminAccess, in a namespace labelled resource.kubernetes.io/admin-access",
+        )
+    made = device.kind is DeviceKind.MIG and device.instance is None
+    if admin and (made or device.kind is DeviceKind.SHARE):
+        raise ClaimError(
+            f"request {result.request} has admin access to {result.device}, which exists only for "
+            "the claim that it is made for",
+            obj=claim.label,
+            hint="select devices of type monitor",
         )
 
 
@@ -240,72 +303,6 @@ def _answer(
         share_id=result.share_id,
         cdi_ids=(cdi.device_id(driver, name),),
     )
-
-
-# --- configuration ------------------------------------------------------------------------------
-
-
-_KIND_OF_CONFIG = {
-    "GpuConfig": DeviceKind.WHOLE,
-    "MigConfig": DeviceKind.MIG,
-    "ShareConfig": DeviceKind.SHARE,
-}
-
-
-def check_config(
-    claim: ClaimAllocation,
-    result: DeviceRequestAllocationResult,
-    device: AllocatableDevice,
-    *,
-    stored: bool = False,
-) -> None:
-    """The configuration that decides for one device, checked.
-
-    Precedence: class, then claim; within each what names the request beats what names none; later
-    beats earlier. Configuration without requests applies to the devices of its own type only, so
-    that one claim can configure GPUs and MIG devices; naming a request of another type is an error.
-
-    Raises:
-        ClaimError: invalid parameters, or an isolation that this node does not offer.
-    """
-    if not claim.configs:
-        return
-    # pydantic costs 10 MB and 0.1 s: a node whose claims carry no configuration never loads it.
-    from gpudra.api.config import v1alpha1  # noqa: PLC0415
-
-    decode = v1alpha1.decode_stored if stored else v1alpha1.decode_user
-    chosen = None
-    for config in _by_precedence(claim.configs, result):
-        try:
-            decoded = decode(config.opaque.parameters if config.opaque else None)
-        except InputError as error:
-            raise ClaimError(
-                f"configuration of request {result.request} is invalid: {error}", obj=claim.label
-            ) from error
-        if _KIND_OF_CONFIG[decoded.kind] is device.kind:
-            chosen = decoded
-        elif config.requests:
-            raise ClaimError(
-                f"{decoded.kind} names request {result.request}, whose device {result.device} is "
-                f"of type {device.kind}",
-                obj=claim.label,
-            )
-    isolation = chosen.sharing.isolation if chosen else None
-    if isolation not in (None, v1alpha1.Isolation.NONE):
-        raise ClaimError(
-            f"isolation {isolation} of request {result.request} is not available on this node",
-            obj=claim.label,
-            hint="drop sharing.isolation or set it to none",
-        )
-
-
-def _by_precedence(
-    configs: Iterable[DeviceAllocationConfiguration], result: DeviceRequestAllocationResult
-) -> list[DeviceAllocationConfiguration]:
-    """Those that apply to a result, the deciding one last."""
-    names = {result.request, result.base_request}
-    fitting = [one for one in configs if not one.requests or names & set(one.requests)]
-    return sorted(fitting, key=lambda one: (one.source != "FromClass", bool(one.requests)))
 
 
 # --- who holds what -----------------------------------------------------------------------------
@@ -368,14 +365,17 @@ def document(
     driver: str,
     edits: Mapping[str, ContainerEdits],
     common: ContainerEdits,
+    uuids: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The CDI document of a claim.
 
     Args:
         parts: allocated device by CDI device name, as in the plan.
         driver: this driver's name.
-        edits: what each card needs, by its key.
+        edits: what each device needs, by its CDI device name.
         common: what every device of the node needs; written once per document.
+        uuids: by CDI device name, what the device is called by its driver, where that is not the
+            card's key (a MIG instance).
 
     Raises:
         InputError: the document would be refused by runtimes.
@@ -384,6 +384,7 @@ def document(
     # Keeps NVIDIA's runtime, where it is installed, from adding every card by itself because an
     # image says NVIDIA_VISIBLE_DEVICES=all. The same value for every device, so merging is safe.
     void = ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", "void"),) if NVIDIA in vendors else ())
+    known = uuids or {}
     found = cdi.CdiDocument(
         vendor=cdi.vendor_of(driver),
         class_=cdi.CLASS,
@@ -392,8 +393,10 @@ def document(
                 name=name,
                 edits=merge(
                     (
-                        edits.get(part.gpu.key, ContainerEdits()),
-                        ContainerEdits(env=((variable_of(part.name), part.gpu.key),)),
+                        edits.get(name, ContainerEdits()),
+                        ContainerEdits(
+                            env=((variable_of(part.name), known.get(name, part.gpu.key)),)
+                        ),
                     )
                 ),
             )

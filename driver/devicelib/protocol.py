@@ -94,6 +94,10 @@ class GpuUsage:
 class PartitionLib(Protocol):
     """MIG."""
 
+    def mig_mode(self, gpu: str) -> bool:
+        """Whether MIG is on now."""
+        ...
+
     def set_mig_mode(self, gpu: str, *, enabled: bool) -> bool:
         """Switches MIG. False: the switch is pending and takes a reset of the card."""
         ...

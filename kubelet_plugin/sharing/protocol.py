@@ -7,7 +7,7 @@ for the look after daemons.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -42,6 +42,10 @@ class SharingSettings:
             raise InputError(f"{self.runtime_dir} is not absolute", field="runtime-dir")
         if self.hami_library and not Path(self.hami_library).is_absolute():
             raise InputError(f"{self.hami_library} is not absolute", field="hami-core-library")
+
+    def within(self, isolation: str | None) -> "SharingSettings":
+        """The same with what the node's policy names where claims do not; None: the strongest."""
+        return replace(self, default=Backend(isolation) if isolation else None)
 
     @property
     def places(self) -> Places:

@@ -75,6 +75,7 @@ class FakeMachine:
         description.write_text(json.dumps(describe(self.inventory.gpus), indent=1))
         self.ctl("init", description)
         write_host(self.inventory.gpus, self.root)
+        _link_to_itself(self.root)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -242,6 +243,16 @@ def _write_capabilities(minor: int, root: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"DeviceFileMinor: {value}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
             _touch(root / f"dev/nvidia-caps/nvidia-cap{value}")
+
+
+def _link_to_itself(root: Path) -> None:
+    """Lets ``root`` be the host's root and the driver's root at once.
+
+    A process that takes it for ``/`` finds the driver at the path by which everybody knows it.
+    """
+    inside = root / str(root.absolute()).lstrip("/")
+    inside.parent.mkdir(parents=True, exist_ok=True)
+    inside.symlink_to(root.absolute())
 
 
 def _touch(path: Path) -> None:

@@ -57,6 +57,7 @@ class AgentProcess:
             "--kubeconfig", self.kubeconfig, "--kubelet-root", str(self.folder / "kubelet"),
             "--cdi-dir", str(self.cdi_dir), "--driver-name", DRIVER,
             "--device-lib", "simulated", "--hardware", self.hardware,
+            "--runtime-dir", str(self.folder / "run"),
             "--http-endpoint", "", "--instance-uid", self.instance_uid, *self.options,
         ]  # fmt: skip
 
@@ -106,11 +107,14 @@ def node_object(name: str = NODE) -> Obj:
 
 
 async def published_devices(client: KubeClient, count: int) -> list[str]:
-    """Names of the node's devices, once so many are published."""
+    """Names of the node's whole cards, once so many are published."""
     while True:
         found = await client.list(RESOURCE_SLICES)
         names = [
-            device["name"] for one in found.items for device in one["spec"].get("devices") or ()
+            device["name"]
+            for one in found.items
+            for device in one["spec"].get("devices") or ()
+            if device["attributes"]["type"]["string"] == "gpu"
         ]
         if len(names) >= count:
             return names

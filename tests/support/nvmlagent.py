@@ -110,6 +110,7 @@ def _command(
         f"--kubelet-root={found.kubelet_root}",
         f"--cdi-dir={found.cdi_dir}",
         f"--state-dir={folder / 'state'}",
+        f"--runtime-dir={folder / 'run'}",
         "--device-lib=nvml",
         f"--driver-root={machine.root}",
         f"--host-root={machine.root}",

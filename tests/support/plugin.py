@@ -15,8 +15,9 @@ from gpudra.api.errors import ApiError, NotFoundError, UnavailableError
 from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
 from gpudra.driver.core.edits import ContainerEdits, DeviceNode
 from gpudra.driver.core.inventory import Gpu, Inventory
+from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.kube.clock import VirtualClock
-from gpudra.driver.kube.resources import RESOURCE_CLAIMS, Obj, Resource
+from gpudra.driver.kube.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from gpudra.driver.kube.verbs import ListResult
 from gpudra.kubelet_plugin import files
 from gpudra.kubelet_plugin.cdi_store import CdiStore
@@ -25,10 +26,13 @@ from gpudra.kubelet_plugin.checkpoint_file import CheckpointFile
 from gpudra.kubelet_plugin.claims import ClaimReader
 from gpudra.kubelet_plugin.device_state import DeviceState
 from gpudra.kubelet_plugin.dra_service import DraService
+from gpudra.kubelet_plugin.forms import Forms, UserReader, mig_uuid
 from gpudra.kubelet_plugin.instance_lock import InstanceLock
+from gpudra.kubelet_plugin.mig import MigInstanceStep, MigModeStep, MigSurvey, Partitions
 from gpudra.kubelet_plugin.proto import dra_v1_pb2 as pb
 from gpudra.kubelet_plugin.records import ClaimRef
 from gpudra.kubelet_plugin.recovery import Recovery
+from gpudra.kubelet_plugin.sharing import SharingSettings, open_backends
 from gpudra.kubelet_plugin.steps import CdiFileStep, StepHandler, StepRunner
 
 DRIVER = "gpu.example.com"
@@ -96,6 +100,7 @@ class FakeClaims:
 
     def __init__(self) -> None:
         self.objects: dict[str, Obj] = {}
+        self.pods: dict[str, Obj] = {}
         self.error: ApiError | None = None
         self.calls: list[str] = []
 
@@ -114,11 +119,15 @@ class FakeClaims:
         self.error = UnavailableError("no connection", obj="the API server")
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
-        """GET of a claim."""
-        assert resource == RESOURCE_CLAIMS
-        self.calls.append(f"get {namespace}/{name}")
+        """GET of a claim, or of a pod."""
+        assert resource in (RESOURCE_CLAIMS, PODS)
         if self.error:
             raise self.error
+        if resource == PODS:
+            if name not in self.pods:
+                raise NotFoundError("not found", status=404, obj=f"pod {namespace}/{name}")
+            return self.pods[name]
+        self.calls.append(f"get {namespace}/{name}")
         found = self.objects.get(f"{namespace}/{name}")
         if found is None:
             raise NotFoundError("not found", status=404, obj=f"resourceclaim {namespace}/{name}")
@@ -210,11 +219,13 @@ class Node:
         self.dev_dir = folder / "dev"
         for one in (self.state_dir, self.cdi_dir, self.dev_dir):
             one.mkdir(exist_ok=True)
+        self.run_dir = folder / "run"
+        self.hami_library = ""
         self.api = FakeClaims()
         self.clock = VirtualClock()
         self.boot_id = "boot-1"
         self.gpus = tuple(Gpu(uuid=f"GPU-{n:08x}", minor=n) for n in range(cards))
-        self.lib = FakeLib(self.dev_dir, {gpu.key: n for n, gpu in enumerate(self.gpus)})
+        self.lib: DeviceLib = FakeLib(self.dev_dir, {gpu.key: n for n, gpu in enumerate(self.gpus)})
         self.devices = {
             f"gpu-{n}": AllocatableDevice(name=f"gpu-{n}", kind=DeviceKind.WHOLE, gpu=gpu)
             for n, gpu in enumerate(self.gpus)
@@ -246,6 +257,11 @@ class Instance:
         self.warnings: list[tuple[str, str]] = []
         self.report = Outcomes()
         store = CdiStore(node.cdi_dir, DRIVER, observe=observe)
+        sharing = SharingSettings(runtime_dir=node.run_dir, hami_library=node.hami_library)
+        self.backends = open_backends(
+            sharing, node.lib, target_of=lambda one, plan: mig_uuid(one, plan.steps)
+        )
+        partitions = Partitions(node.lib)
         self.checkpoint = Checkpoint(
             CheckpointFile(node.state_dir, observe=observe),
             boot_id=node.boot_id,
@@ -262,12 +278,24 @@ class Instance:
             pool=NODE,
             runner=StepRunner(
                 self.checkpoint,
-                handlers or {"cdi-file": CdiFileStep(store, node.lib)},
+                handlers
+                or {
+                    "cdi-file": CdiFileStep(store, node.lib, sharing.places),
+                    "mig-mode": MigModeStep(partitions, lambda: self.checkpoint.records),
+                    "mig-instance": MigInstanceStep(partitions),
+                    **self.backends.handlers(),
+                },
                 blocking=blocking,
                 observe=observe,
             ),
             instances=self.instances,
             claims=ClaimReader(node.api, DRIVER, clock=node.clock, rng=random.Random(1)),
+            forms=Forms(
+                UserReader(node.api, DRIVER),
+                MigSurvey(partitions),
+                self.backends,
+                blocking=blocking,
+            ),
             devices=lambda: node.devices,
             clock=node.clock,
         )

@@ -100,7 +100,10 @@ class StandIn:
             f"--kubeconfig={config}",
             f"--kubelet-root={self._base / 'kubelet'}",
             f"--cdi-dir={self._base / 'cdi'}",
+            f"--runtime-dir={self._base / 'run'}",
             "--device-lib=simulated",
+            # The story is told with whole cards; parts and shares would fill the screen.
+            "--forms=whole",
             f"--hardware={HARDWARE}",
             "--http-endpoint=127.0.0.1:0",
         ]

@@ -171,6 +171,7 @@ class Agent:
             f"--kubelet-root={self.node.kubelet_root}",
             f"--cdi-dir={self.node.cdi_dir}",
             f"--state-dir={Path(self.node.agent_dir) / 'state'}",
+            f"--runtime-dir={Path(self.node.agent_dir) / 'run'}",
             "--device-lib=simulated",
             f"--hardware={self.hardware}",
             f"--http-endpoint={self.endpoint}",

@@ -25,6 +25,11 @@ class SimulatedPartitions:
         self._state = state
         self._nodes = nodes
 
+    def mig_mode(self, gpu: str) -> bool:
+        """See PartitionLib."""
+        self._mig(gpu)
+        return self._state.card(gpu).mig_enabled
+
     def set_mig_mode(self, gpu: str, *, enabled: bool) -> bool:
         """See PartitionLib."""
         mig = self._mig(gpu)

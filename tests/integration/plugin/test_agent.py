@@ -84,8 +84,7 @@ async def test_from_registration_to_a_cdi_file_and_back(
     await plugin.close()
     assert await agent.end() == 0
     assert list((agent.folder / "kubelet/plugins_registry").iterdir()) == []
-    slices = await client.list(RESOURCE_SLICES)
-    assert len(slices.items) == CARDS, "slices stay over a restart"
+    assert len(await published_devices(client, CARDS)) == CARDS, "slices stay over a restart"
 
 
 async def test_a_refused_claim_says_why_where_people_look(

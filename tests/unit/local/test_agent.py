@@ -72,6 +72,7 @@ def test_the_plugin_is_pointed_to_its_node(agent: Agent, tmp_path: Path) -> None
         "--kubelet-root",
         "--cdi-dir",
         "--state-dir",
+        "--runtime-dir",
         "--device-lib",
         "--hardware",
         "--http-endpoint",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The prepare plan: which devices, what they hold, what the container sees, what is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core import prepare
 from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
 from gpudra.driver.core.edits import ContainerEdits, DeviceNode
-from gpudra.driver.core.inventory import Gpu, Placement
+from gpudra.driver.core.inventory import Gpu, MigInfo, MigInstance, MigProfile, Placement
 from gpudra.driver.core.prepare import Hold
 from tests.support.plugin import DRIVER, NODE, claim_object, uid
 
@@ -111,14 +112,90 @@ def test_devices_that_are_not_here_are_refused_by_name(device: Any, message: str
     assert str(caught.value).startswith("claim default/a: request gpu has device")
 
 
-def test_a_lost_card_and_an_unknown_form_are_refused() -> None:
-    """Neither can be given to a container."""
+def test_a_lost_card_is_refused() -> None:
+    """It cannot be given to a container."""
     lost = AllocatableDevice(name="x", kind=DeviceKind.WHOLE, gpu=Gpu(uuid="GPU-x", lost=True))
-    mig = AllocatableDevice(name="y", kind=DeviceKind.MIG, gpu=GPUS["gpu-0"])
-    devices = {"x": lost, "y": mig}
-    for name, message in (("x", "does not answer"), ("y", "type mig")):
-        with pytest.raises(ClaimError, match=message):
-            prepare.plan(allocation(name), devices, driver=DRIVER, pool=NODE)
+    with pytest.raises(ClaimError, match="does not answer"):
+        prepare.plan(allocation("x"), {"x": lost}, driver=DRIVER, pool=NODE)
+
+
+FORMS = {
+    kind.value: AllocatableDevice(name=kind.value, kind=kind, gpu=GPUS["gpu-0"])
+    for kind in DeviceKind
+}
+
+
+@pytest.mark.parametrize(
+    ("device", "admin", "message"),
+    [
+        ("monitor", False, "monitor monitor without admin access"),
+        ("mig", True, "admin access to mig, which exists only for the claim"),
+        ("share", True, "admin access to share, which exists only for the claim"),
+    ],
+)
+def test_form_and_access_have_to_go_together(device: str, admin: bool, message: str) -> None:
+    """A monitor is for admins; what is made for its user alone is not for them."""
+    claim = allocation({"device": device, "adminAccess": admin})
+    with pytest.raises(ClaimError, match=message):
+        prepare.plan(claim, FORMS, driver=DRIVER, pool=NODE)
+
+
+def test_a_monitor_holds_nothing_and_makes_nothing() -> None:
+    """It stands beside whoever has the card."""
+    claim = allocation({"device": "monitor", "adminAccess": True})
+    found = prepare.plan(claim, FORMS, driver=DRIVER, pool=NODE)
+    assert (found.holds, [step.kind for step in found.steps]) == ((), ["cdi-file"])
+
+
+PROFILE = MigProfile(
+    id=19, name="1g.10gb", compute_slices=1, max_instances=7,
+    placements=(Placement(start=0, size=1), Placement(start=1, size=1)),
+)  # fmt: skip
+
+
+def mig_gpu(*, enabled: bool = False, needs_reset: bool = False) -> Gpu:
+    """A card with MIG."""
+    mig = MigInfo(enabled=enabled, needs_reset=needs_reset, profiles=(PROFILE,))
+    return Gpu(uuid="GPU-m", minor=0, mig=mig)
+
+
+def part(start: int, gpu: Gpu) -> AllocatableDevice:
+    """A MIG device that is made on demand."""
+    return AllocatableDevice(
+        name=f"m-{start}", kind=DeviceKind.MIG, gpu=gpu, profile=PROFILE,
+        placement=Placement(start=start, size=1),
+    )  # fmt: skip
+
+
+def test_instances_are_made_after_the_mode_and_before_the_file() -> None:
+    """One mode for the card, one instance for each device, at its exact place."""
+    gpu = mig_gpu()
+    devices = {f"m-{start}": part(start, gpu) for start in (0, 1)}
+    found = prepare.plan(allocation("m-1", "m-0"), devices, driver=DRIVER, pool=NODE)
+    kinds = [step.kind for step in found.steps]
+    assert kinds == ["mig-mode", "mig-instance", "mig-instance", "cdi-file"]
+    assert [step.args.get("start") for step in found.steps] == [None, 1, 0, None]
+    assert found.steps[0].args["on"] is True
+
+
+def test_an_instance_that_is_there_is_not_made() -> None:
+    """A static MIG device needs its file only."""
+    there = MigInstance(
+        uuid="MIG-1", profile_id=19, gpu_instance_id=7, compute_instance_id=0,
+        placement=Placement(start=0, size=1),
+    )  # fmt: skip
+    device = replace(part(0, mig_gpu(enabled=True)), instance=there)
+    found = prepare.plan(allocation("m-0"), {"m-0": device}, driver=DRIVER, pool=NODE)
+    assert [step.kind for step in found.steps] == ["cdi-file"]
+
+
+@pytest.mark.parametrize(("needs_reset", "modes"), [(False, [False]), (True, [])])
+def test_a_whole_card_leaves_mig_mode(needs_reset: bool, modes: list[bool]) -> None:
+    """Where the mode was left on and can be switched: the card does not compute as one with it."""
+    gpu = mig_gpu(enabled=True, needs_reset=needs_reset)
+    device = AllocatableDevice(name="g", kind=DeviceKind.WHOLE, gpu=gpu)
+    found = prepare.plan(allocation("g"), {"g": device}, driver=DRIVER, pool=NODE)
+    assert [step.args["on"] for step in found.steps if step.kind == "mig-mode"] == modes
 
 
 @pytest.mark.parametrize(
@@ -152,8 +229,8 @@ def test_the_document_names_each_device_in_a_variable_of_its_own() -> None:
     """A container with several GPUs sees all of them, since no two variables share a name."""
     found = plan("gpu-0", "gpu-1")
     edits = {
-        gpu.key: ContainerEdits(device_nodes=(DeviceNode(path=f"/dev/nvidia{gpu.minor}"),))
-        for gpu in GPUS.values()
+        name: ContainerEdits(device_nodes=(DeviceNode(path=f"/dev/nvidia{part.gpu.minor}"),))
+        for name, part in found.parts.items()
     }
     common = ContainerEdits(device_nodes=(DeviceNode(path="/dev/nvidiactl"),))
     document = prepare.document(found.parts, DRIVER, edits, common)
@@ -188,7 +265,6 @@ def test_plain_configuration_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (gpu_config(sharing={"isolation": "mps"}), "isolation mps of request gpu is not available"),
         (gpu_config(sharing={"isolatoin": "none"}), "sharing.isolatoin: is not a known field"),
         (gpu_config(sharing={"timeSlice": "long"}), "only with isolation time-slice"),
         (gpu_config(kind="Gpuconfig"), "'Gpuconfig' is not known here"),
@@ -207,12 +283,20 @@ def test_general_configuration_applies_to_devices_of_its_type_only() -> None:
 
 
 def test_the_request_beats_the_claim_and_the_claim_beats_the_class() -> None:
-    """The last one in precedence decides: here it is the one that can be had."""
-    bad = gpu_config(sharing={"isolation": "mps"})
-    good = gpu_config(requests=("gpu",), sharing={"isolation": "none"})
-    assert plan("gpu-0", config=(good, bad)).devices
-    of_class = {**bad, "source": "FromClass", "requests": ["gpu"]}
-    assert plan("gpu-0", config=(gpu_config(sharing={"isolation": "none"}), of_class)).devices
+    """The last one in precedence decides."""
+    general = gpu_config(sharing={"isolation": "mps"})
+    named = gpu_config(requests=("gpu",), sharing={"isolation": "none"})
+    of_class = {**gpu_config(sharing={"isolation": "time-slice"}), "source": "FromClass"}
+    assert decided(general, named, of_class) == "none"
+    assert decided(of_class, general) == "mps"
+    assert decided({**of_class, "requests": ["gpu"]}, general) == "mps"
+    assert decided(of_class) == "time-slice"
+
+
+def decided(*config: Any) -> str:
+    """The isolation that is asked for in the end."""
+    (found,) = plan("gpu-0", config=config).chosen.values()
+    return str(found.sharing.isolation)
 
 
 def test_stored_configuration_is_read_leniently() -> None:

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process ends at every point that the code passes, for claims of every form.
+
+As tests/unit/plugin/test_crash_points.py, on cards that can be parted and shared: after the kill
+the next process heals, the kubelet's retry works, and in the end the hardware, the folders and the
+checkpoint are as they were before the claim.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpudra.kubelet_plugin.records import COMPLETED, ClaimRef
+from tests.support.formsnode import FormsNode, decoy_library, hardware, isolation
+from tests.support.plugin import Instance, Killed
+
+Ask = Callable[[FormsNode], ClaimRef]
+FORMS: dict[str, Ask] = {
+    "whole": lambda node: node.claim(1, node.device(0)),
+    "monitor": lambda node: node.claim(
+        1, {"device": node.device(0, "monitor"), "adminAccess": True}
+    ),
+    "mig": lambda node: node.claim(1, node.device(0, "1g10gb-0"), node.device(0, "3g40gb-4")),
+    "share hami-core": lambda node: node.claim(1, node.share(0)),
+    "share time-slice": lambda node: node.claim(
+        1, node.share(0), config=(isolation("time-slice", timeSlice="long"),)
+    ),
+    "share none": lambda node: node.claim(1, node.share(0), config=(isolation("none"),)),
+    "mig and share and whole": lambda node: node.claim(
+        1, node.device(0, "1g10gb-0"), node.share(1), node.device(2), config=(isolation("none"),)
+    ),
+}
+
+
+class Bomb:
+    """Notes points; ends the process at the chosen one."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.at = -1
+
+    def __call__(self, point: str) -> None:
+        """A point is passed."""
+        self.seen.append(point)
+        if len(self.seen) - 1 == self.at:
+            raise Killed
+
+
+@pytest.fixture(params=["simulated", "nvml"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A node with a library that looks like HAMi-core."""
+    with hardware(request.param, tmp_path) as found:
+        made = FormsNode(tmp_path / "node", found.lib)
+        made.hami_library = str(decoy_library(tmp_path))
+        yield made
+
+
+async def called(plugin: Instance, call: str, ref: ClaimRef) -> None:
+    """One call that is answered."""
+    (answer,) = await getattr(plugin, call)(ref)
+    assert answer.ok, answer.error
+
+
+async def points_of(node: FormsNode, ref: ClaimRef, call: str) -> list[str]:
+    """What a whole run passes; the node is as before afterwards."""
+    bomb = Bomb()
+    plugin = await node.start(observe=bomb)
+    if call == "unprepare":
+        await called(plugin, "prepare", ref)
+    bomb.seen.clear()
+    await called(plugin, call, ref)
+    seen = list(bomb.seen)
+    await called(plugin, "unprepare", ref)
+    plugin.end()
+    return seen
+
+
+@pytest.mark.parametrize("call", ["prepare", "unprepare"])
+@pytest.mark.parametrize("form", FORMS)
+async def test_whatever_the_moment_the_retry_succeeds_and_nothing_leaks(
+    node: FormsNode, form: str, call: str
+) -> None:
+    """State is healed at start, the call succeeds, and the end is as the beginning."""
+    ref = FORMS[form](node)
+    before = node.picture()
+    points = await points_of(node, ref, call)
+    assert node.picture() == before
+    for number, point in enumerate(points):
+        bomb = Bomb()
+        first = await node.start(observe=bomb)
+        if call == "unprepare":
+            await called(first, "prepare", ref)
+        bomb.at = len(bomb.seen) + number
+        with pytest.raises(Killed):
+            await getattr(first, call)(ref)
+        first.end()
+        second = await node.start()
+        assert [one for one in second.state.records.values() if one.state != COMPLETED] == [], point
+        await called(second, call, ref)
+        await called(second, "unprepare", ref)
+        assert node.picture() == before, point
+        assert dict(second.state.records) == {}, point
+        second.end()
+
+
+@pytest.mark.parametrize("call", ["prepare", "unprepare"])
+async def test_neighbours_on_the_card_outlive_every_kill(node: FormsNode, call: str) -> None:
+    """A foreign instance, a claim of ours, and MIG mode which both need, stay as they are."""
+    card = node.cards[0]
+    profile = node.devices[node.device(0, "1g10gb-6")].profile
+    assert profile is not None
+    keeper = await node.start()
+    await called(keeper, "prepare", node.claim(9, node.device(0, "1g10gb-5")))
+    node.partitions.create_mig_instance(card, profile.id, 6)
+    keeper.end()
+    ref = node.claim(1, node.device(0, "3g40gb-0"))
+    before = node.picture()
+    points = await points_of(node, ref, call)
+    for number, point in enumerate(points):
+        bomb = Bomb()
+        first = await node.start(observe=bomb)
+        if call == "unprepare":
+            await called(first, "prepare", ref)
+        bomb.at = len(bomb.seen) + number
+        with pytest.raises(Killed):
+            await getattr(first, call)(ref)
+        first.end()
+        node.api.drop(ref)
+        second = await node.start()
+        await second.recovery.sweep()
+        assert node.picture() == before, point
+        second.end()
+        node.claim(1, node.device(0, "3g40gb-0"))
+
+
+async def test_the_points_name_every_kind_of_step(node: FormsNode) -> None:
+    """A new kind of step that no form here takes has to be added to FORMS."""
+    plugin = await node.start()
+    known = set(plugin.state.runner.kinds) - {"share-mps"}
+    plugin.end()
+    seen: set[str] = set()
+    for ask in FORMS.values():
+        seen |= set(await points_of(node, ask(node), "prepare"))
+    assert {f"do:{kind}:before" for kind in known} <= seen
