@@ -6,7 +6,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +64,17 @@ class NvmlAgent:
 
 @contextmanager
 def nvml_agent(
-    cluster: Cluster, *, driver: str, node: str = "node-1", hardware: str = "dgx-h100-8x80"
+    cluster: Cluster,
+    *,
+    driver: str,
+    node: str = "node-1",
+    hardware: str = "dgx-h100-8x80",
+    options: Sequence[str] = (),
 ) -> Iterator[NvmlAgent]:
-    """Starts it, and takes away everything of it afterwards. Needs root, for device nodes."""
+    """Starts it, and takes away everything of it afterwards. Needs root, for device nodes.
+
+    ``options`` are further words of its command line.
+    """
     folder = Path(tempfile.mkdtemp(prefix="gpudra-nvml-"))
     machine = FakeMachine(hardware, folder / "machine", node_name=node)
     _make_nodes(machine.root / "dev")
@@ -75,7 +83,7 @@ def nvml_agent(
     log = folder / "agent.log"
     with log.open("ab") as out:
         process = subprocess.Popen(
-            _command(cluster, folder, machine, driver, node),
+            [*_command(cluster, folder, machine, driver, node), *options],
             stdout=out,
             stderr=out,
             env={**os.environ, **machine.environment},
