@@ -45,6 +45,8 @@ from gpudra.kubelet_plugin.forms import Users
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, Records
 
 LOOK_PERIOD = 60.0
+# Reports can wait: while a node starts many pods at once, the kubelet's calls go first.
+DELAY = 0.25
 # After so many failures the next look tries again; others are waiting.
 _TRIES = 5
 _WATCHED = frozenset(STEP_PREFIX + one for one in (Backend.MPS, Backend.HAMI_CORE))
@@ -143,6 +145,7 @@ class ClaimStatus:
     async def _write_queue(self) -> None:
         while True:
             await self._wake.wait()
+            await self._clock.sleep(DELAY)
             self._wake.clear()
             while self._queue:
                 uid = next(iter(self._queue))

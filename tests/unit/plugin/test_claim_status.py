@@ -10,7 +10,7 @@ import pytest
 
 from gpudra.api.errors import ApiError, ForbiddenError, UnavailableError
 from gpudra.driver.kube.resources import Obj, Resource
-from gpudra.kubelet_plugin.claim_status import LOOK_PERIOD, ClaimStatus
+from gpudra.kubelet_plugin.claim_status import DELAY, LOOK_PERIOD, ClaimStatus
 from gpudra.kubelet_plugin.forms import UserReader
 from tests.support.formsnode import FormsNode, decoy_library, hardware, isolation
 from tests.support.logs import Captured
@@ -63,6 +63,8 @@ class Desk:
         """Starts, or goes on, until there is nothing to do."""
         if self._task is None:
             self._task = asyncio.create_task(self.status.run())
+        await asyncio.sleep(0)
+        await self.node.clock.advance(DELAY)
         for _ in range(200):
             await asyncio.sleep(0)
 
