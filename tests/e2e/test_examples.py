@@ -114,6 +114,25 @@ def all_of_a_node(seen: Seen) -> None:
     assert seen.held() == []
 
 
+def part_by_profile(seen: Seen) -> None:
+    """The uuid is that of an instance, and the profile the one asked for."""
+    ((found,),) = seen.gpus.values()
+    assert found.startswith("MIG-")
+    assert seen.values("profile") == ["3g.40gb"]
+
+
+def shares(seen: Seen) -> None:
+    """Two claims, one card, and what each has reserved."""
+    first, second = seen.gpus.values()
+    assert len(first) == 1
+    assert first == second
+    for claim in seen.claims:
+        assert claim.status.allocation is not None
+        (result,) = claim.status.allocation.devices.results
+        reserved = {name: str(amount) for name, amount in result.consumed_capacity.items()}
+        assert reserved == {"memory": "10Gi", "compute": "30"}
+
+
 def extended_resource(seen: Seen) -> None:
     """Two GPUs through a claim that the scheduler made."""
     (claim,) = seen.claims
@@ -152,6 +171,9 @@ TABLE = (
     Example("shared-by-pods", shared(("sharer-1", "main"), ("sharer-2", "main"))),
     Example("first-available", second_choice),
     Example("admin-access", all_of_a_node, namespace="gpu-admin"),
+    Example("mig-profile", part_by_profile),
+    Example("share", shares),
+    Example("monitor", all_of_a_node, namespace="gpu-monitor"),
     Example("unchanged-pod", extended_resource),
 )
 
@@ -277,8 +299,13 @@ def where(example: Example, place: str) -> tuple[str, ...]:
 
 def assert_containers_see_what_was_allocated(seen: Seen) -> None:
     """Together the containers have exactly the allocated cards, and a device file for each."""
-    held = {view.attribute("uuid") for admin in (False, True) for view in seen.held(admin=admin)}
-    assert frozenset[object]().union(*seen.gpus.values()) == held
+    views = [view for admin in (False, True) for view in seen.held(admin=admin)]
+    held = {view.attribute("uuid") for view in views if view.attribute("type") != "mig"}
+    given = frozenset[str]().union(*seen.gpus.values())
+    # An instance gets its uuid when it is made, which no slice tells beforehand.
+    made = {uuid for uuid in given if uuid.startswith("MIG-")}
+    assert given - made == held
+    assert len(made) == len(views) - len(held)
     for place, found in seen.gpus.items():
         assert len(seen.nodes[place]) == len(found)
 
