@@ -86,6 +86,7 @@ func (q allocateQuestion) features() structured.Features {
 		AdminAccess:             true,
 		CompatibilityGroups:     !q.Default,
 		ConsumableCapacity:      true,
+		DerivedAttributes:       !q.Default,
 		DeviceBindingAndStatus:  true,
 		DeviceTaints:            true,
 		FractionalCapacityRange: true,

@@ -29,12 +29,13 @@ func init() { register("cel", runCEL) }
 
 // celQuestion asks for one expression over some devices. Env is "stored" (what the scheduler
 // compiles with) or "new" (what the API server admits without the list gate). With Value the
-// value is reported as it is, otherwise through DeviceMatches. With Repeat the evaluation is
-// timed instead.
+// value is reported as it is, otherwise through DeviceMatches. With Derived it is the expression of
+// a derived attribute, and the value is that attribute. With Repeat the evaluation is timed instead.
 type celQuestion struct {
 	Expr    string      `json:"expr"`
 	Env     string      `json:"env"`
 	Value   bool        `json:"value"`
+	Derived bool        `json:"derived"`
 	Repeat  int         `json:"repeat"`
 	Devices []celDevice `json:"devices"`
 }
@@ -83,7 +84,7 @@ func compileCEL(question celQuestion) dracel.CompilationResult {
 		envType = environment.NewExpressions
 	}
 	compiler := dracel.GetCompiler(dracel.Features{EnableConsumableCapacity: true})
-	return compiler.CompileCELExpression(question.Expr, dracel.Options{EnvType: &envType})
+	return compiler.CompileCELExpression(question.Expr, dracel.Options{EnvType: &envType, DerivedAttribute: question.Derived})
 }
 
 func answerCEL(question celQuestion) (answer celAnswer) {
@@ -125,7 +126,9 @@ func evaluateCEL(question celQuestion, compiled dracel.CompilationResult, device
 	var details *celgo.EvalDetails
 	var err error
 	var value any
-	if question.Value {
+	if question.Derived {
+		value, details, err = compiled.EvaluateDerivedAttribute(context.Background(), matchInput(device))
+	} else if question.Value {
 		var val ref.Val
 		val, details, err = compiled.Program.ContextEval(context.Background(), activation(compiled, device))
 		if err == nil {

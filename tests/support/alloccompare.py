@@ -243,7 +243,7 @@ def explain_difference(case: Case, node: str, mine: str, theirs: str, answer: Ob
         return "all-over-limit"
     if theirs == "error" and "asks for all devices" in error and mine == "node-error":
         return "all-incomplete-pool"
-    if "CEL runtime error" in error or mine == "error":
+    if "CEL runtime error" in error or "derived attribute" in error or mine == "error":
         return "selector-error-order" if "unguarded" in case.tags else ""
     return _row_of_tags(case, mine, theirs)
 

@@ -9,16 +9,12 @@ import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-Obj = dict[str, Any]
+from tests.support.allocderived import Obj, derive, must, own
+
 DRIVERS = ("gpu.example.com", "nic.example.com")
 MODELS = ("a", "b")
 Predicate = Callable[[str, Obj], bool]
-
-
-class SelectorFailsError(Exception):
-    """The expression has no answer for this device."""
 
 
 @dataclass
@@ -316,6 +312,7 @@ class Generator:
         constraints = [self._constraint(names) for _ in range(self.rng.choice([0, 0, 0, 1, 1, 2]))]
         if constraints:
             devices["constraints"] = constraints
+            self.tags |= derive(self.rng, requests, constraints)
         if self.chance(0.2):
             chosen = self.rng.sample(names, 1) if self.chance(0.5) else []
             devices["config"] = [
@@ -335,6 +332,7 @@ class Generator:
                 "gpu.example.com/numa",
                 "example.com/root",
                 "gpu.example.com/model",
+                "example.com/derived",
             ]
         )
         kind = self.rng.choice(["matchAttribute", "matchAttribute", "distinctAttribute"])
@@ -383,14 +381,14 @@ class Generator:
         """The clauses alone, for relaxations that drop the other one."""
         for name in ("model", "version"):
             self.predicates[f'"{name}" in {domain}'] = lambda driver, device, name=name: (
-                _own(driver, device, name) is not None
+                own(driver, device, name) is not None
             )
         for model in MODELS:
             self.predicates[f'{domain}.model == "{model}"'] = lambda driver, device, model=model: (
-                _must(driver, device, "model") == {"string": model}
+                must(driver, device, "model") == {"string": model}
             )
         self.predicates[f'{domain}.version.isGreaterThan(semver("1.5.0"))'] = (
-            lambda driver, device: _newer(_must(driver, device, "version"))
+            lambda driver, device: _newer(must(driver, device, "version"))
         )
 
     def _expression(self) -> str:
@@ -401,13 +399,13 @@ class Generator:
         if kind <= 1:
             text = f'"model" in {domain} && {domain}.model == "{model}"'
             self.predicates[text] = lambda driver, device: (
-                _own(driver, device, "model") == {"string": model}
+                own(driver, device, "model") == {"string": model}
             )
         elif kind == 2:
             self.tags.add("unguarded")
             text = f'{domain}.model == "{model}"'
             self.predicates[text] = lambda driver, device: (
-                _must(driver, device, "model") == {"string": model}
+                must(driver, device, "model") == {"string": model}
             )
         elif kind == 3:
             text = "device.allowMultipleAllocations == true"
@@ -417,29 +415,13 @@ class Generator:
         else:
             text = f'"version" in {domain} && {domain}.version.isGreaterThan(semver("1.5.0"))'
             self.predicates[text] = lambda driver, device: (
-                _own(driver, device, "version") == {"version": "2.0.0"}
+                own(driver, device, "version") == {"version": "2.0.0"}
             )
         return text
 
 
 def _newer(value: Obj) -> bool:
     return value == {"version": "2.0.0"}
-
-
-def _own(driver: str, device: Obj, name: str) -> Obj | None:
-    """An attribute of domain gpu.example.com."""
-    attributes = device.get("attributes", {})
-    value: Obj | None = attributes.get(f"gpu.example.com/{name}")
-    if value is None and driver == "gpu.example.com":
-        value = attributes.get(name)
-    return value
-
-
-def _must(driver: str, device: Obj, name: str) -> Obj:
-    value = _own(driver, device, name)
-    if value is None:
-        raise SelectorFailsError(name)
-    return value
 
 
 def _zone(value: str) -> Obj:

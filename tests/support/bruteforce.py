@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from tests.support.allocgen import Case, Obj, SelectorFailsError
+from tests.support.allocderived import DERIVED, SelectorFailsError, alternatives, covers
+from tests.support.allocgen import Case, Obj
 
 Key = tuple[str, str, str]
 Given = tuple[str, str, Key, bool]  # claim, request, device, admin
@@ -133,6 +134,17 @@ class World:
             if not predicate(driver, candidate.raw):
                 return False
         return self.consumption(request, candidate.raw, driver) is not None
+
+    def derivation_fails(self, claim: str, full: str, request: Obj, candidate: Candidate) -> bool:
+        """Whether a derived attribute that a constraint compares has no answer."""
+        for constraint in self.claim(claim)["spec"]["devices"].get("constraints", ()):
+            attribute = constraint.get("matchAttribute") or constraint["distinctAttribute"]
+            try:
+                if covers(constraint, full):
+                    _elements(request, candidate.key[0], candidate.raw, attribute)
+            except SelectorFailsError:
+                return True
+        return False
 
     def tolerated(self, request: Obj, candidate: Candidate) -> bool:
         """Whether no taint keeps the request off; the generator knows one kind of toleration."""
@@ -272,20 +284,23 @@ class World:
         for name in self.case.ask:
             devices = self.claim(name)["spec"]["devices"]
             for constraint in devices.get("constraints", ()):
-                chosen = constraint.get("requests") or ()
-                keys = [
-                    key
+                found = [
+                    (self.request(name, full), key)
                     for claim, full, key, _ in given
-                    if claim == name
-                    and (not chosen or full in chosen or full.partition("/")[0] in chosen)
+                    if claim == name and covers(constraint, full)
                 ]
-                if not self._constraint_holds(constraint, keys):
+                if not self._constraint_holds(constraint, found):
                     return False
         return True
 
-    def _constraint_holds(self, constraint: Obj, keys: Sequence[Key]) -> bool:
+    def _constraint_holds(self, constraint: Obj, given: Sequence[tuple[Obj, Key]]) -> bool:
         attribute = constraint.get("matchAttribute") or constraint["distinctAttribute"]
-        values = [_elements(key[0], self.raw(key), attribute) for key in keys]
+        try:
+            values = [
+                _elements(request, key[0], self.raw(key), attribute) for request, key in given
+            ]
+        except SelectorFailsError:
+            return False
         if any(not value for value in values):
             return False
         if "matchAttribute" in constraint:
@@ -337,12 +352,20 @@ def _share(asked: str | None, capacity: Obj) -> Fraction | None:
     return wanted
 
 
-def _elements(driver: str, device: Obj, attribute: str) -> frozenset[Any]:
+def _elements(request: Obj, driver: str, device: Obj, attribute: str) -> frozenset[Any]:
+    """What a constraint sees of a device; a request's own definition hides what is published.
+
+    Raises:
+        SelectorFailsError: this has no answer.
+    """
+    derived = {one["name"]: one["expression"] for one in request.get("derivedAttributes", ())}
     attributes: Mapping[str, Obj] = device.get("attributes", {})
     value = attributes.get(attribute)
     domain, _, name = attribute.rpartition("/")
     if value is None and domain == driver:
         value = attributes.get(name)
+    if attribute in derived:
+        value = DERIVED[derived[attribute]](driver, device)
     if value is None:
         return frozenset()
     ((form, content),) = value.items()
@@ -406,7 +429,7 @@ def _slots(case: Case, world: World) -> tuple[list[list[Option]], bool]:
     for name in case.ask:
         for request in world.claim(name)["spec"]["devices"]["requests"]:
             options = []
-            for full, one in _alternatives(request):
+            for full, one in alternatives(request):
                 found, failed = _choices(world, name, full, one)
                 fails = fails or failed
                 options.extend(found)
@@ -420,18 +443,12 @@ def _asks_all(case: Case) -> bool:
         one.get("allocationMode") == "All"
         for claim in claims
         for request in claim["spec"]["devices"]["requests"]
-        for _, one in _alternatives(request)
+        for _, one in alternatives(request)
     )
 
 
 class _TooManyError(Exception):
     pass
-
-
-def _alternatives(request: Obj) -> list[tuple[str, Obj]]:
-    if "exactly" in request:
-        return [(request["name"], request["exactly"])]
-    return [(f"{request['name']}/{sub['name']}", sub) for sub in request["firstAvailable"]]
 
 
 def _choices(
@@ -447,6 +464,11 @@ def _choices(
             in_use = candidate.key in world.exclusive and not admin
             fails = fails or not in_use or request.get("allocationMode") == "All"
     usable = [one for one in selected if world.tolerated(request, one)]
+    fails = fails or any(
+        world.derivation_fails(claim, full, request, one)
+        for one in usable
+        if admin or one.key not in world.exclusive
+    )
     if request.get("allocationMode") == "All":
         if world.bad_pools or not selected or len(usable) < len(selected):
             return [], fails

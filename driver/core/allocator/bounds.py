@@ -5,6 +5,7 @@ Every bound errs on the high side only, so it may end a hopeless search and neve
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from gpudra.driver.core.allocator.counters import IslandState
 from gpudra.driver.core.allocator.requests import Plan
@@ -61,6 +62,23 @@ def _most(free: Sequence[int], wanted: Sequence[Sequence[tuple[int, int]]]) -> i
     return most
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an alternative asks under one constraint.
+
+    Attributes:
+        found: the devices it can use.
+        count: how many it needs at least.
+        admin: administrative access.
+        row: the source of the constraint.
+    """
+
+    found: Candidates
+    count: int
+    admin: bool
+    row: int
+
+
 class Bounds:
     """Bounds over all islands of a node, remembered per island class and state."""
 
@@ -85,47 +103,40 @@ class Bounds:
 
     def common_elements(
         self,
-        constraint: int,
-        wanted: Iterable[Sequence[tuple[Candidates, int, bool]]],
+        wanted: Iterable[Sequence[Wanted]],
         islands: Sequence[IslandState],
     ) -> int:
         """The elements that every request under a match constraint could still share.
 
         Args:
-            constraint: row of the template's bits.
-            wanted: per request, its alternatives: candidates, devices wanted, admin.
+            wanted: per request, its alternatives.
             islands: states.
         """
-        bits = self._template.bits[constraint]
         common = -1
         for alternatives in wanted:
             feasible = 0
-            for found, count, admin in alternatives:
-                feasible |= self._elements(bits, found, count, islands, admin=admin)
+            for one in alternatives:
+                feasible |= self._elements(one, islands)
             common &= feasible
             if not common:
                 break
         return common
 
-    def _elements(
-        self,
-        bits: Sequence[int],
-        found: Candidates,
-        count: int,
-        islands: Sequence[IslandState],
-        *,
-        admin: bool,
-    ) -> int:
+    def _elements(self, one: Wanted, islands: Sequence[IslandState]) -> int:
         tally: dict[int, int] = {}
-        for island, positions in found.by_island.items():
+        bits = self._template.bits[one.row]
+        for island, positions in one.found.by_island.items():
             by_bits: dict[int, list[int]] = {}
             for position in positions:
                 by_bits.setdefault(bits[position], []).append(position)
             for mask, own in by_bits.items():
-                bound = len(own) if admin else self._part_bound(island, mask, own, islands[island])
+                if one.admin:
+                    bound = len(own)
+                else:
+                    bound = self._part_bound(island, mask, own, islands[island])
                 if bound and mask:
                     tally[mask] = tally.get(mask, 0) + bound
-        return _reached(tally, count)
+        return _reached(tally, one.count)
 
     def _part_bound(self, island: int, mask: int, positions: list[int], state: IslandState) -> int:
         key = (island, mask, tuple(positions), state)
@@ -149,11 +160,12 @@ def _reached(tally: dict[int, int], count: int) -> int:
     return feasible
 
 
-def distinct_elements(template: Template, row: int, found: Iterable[Candidates]) -> int:
+def distinct_elements(template: Template, wanted: Iterable[Wanted]) -> int:
     """How many elements the candidates have altogether: each device needs one of its own."""
-    bits, union = template.bits[row], 0
-    for candidates in found:
-        for position in candidates.positions:
+    union = 0
+    for one in wanted:
+        bits = template.bits[one.row]
+        for position in one.found.positions:
             union |= bits[position]
     return union.bit_count()
 

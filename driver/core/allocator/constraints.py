@@ -108,7 +108,8 @@ def number_elements(
 
     Args:
         values: elements per device, in the order of the node.
-        islands: island (see template) per device.
+        islands: island (see template) per device; a device may come several times, once for each
+            source that a constraint has for it.
 
     Returns:
         Bits per device, and per island the mask of the bits that no other island has.

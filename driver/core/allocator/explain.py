@@ -14,8 +14,9 @@ from enum import StrEnum
 from gpudra.api.quantity import Format, Quantity
 from gpudra.api.resource_v1 import Device, ResourceClaim
 from gpudra.driver.core.allocator.bounds import Bounds
-from gpudra.driver.core.allocator.constraints import ConstraintPlan, elements, lookup_attribute
+from gpudra.driver.core.allocator.constraints import ConstraintPlan, elements
 from gpudra.driver.core.allocator.counters import IslandState, join_groups, take
+from gpudra.driver.core.allocator.derived import Source
 from gpudra.driver.core.allocator.facts import Verdict
 from gpudra.driver.core.allocator.holdings import Hold
 from gpudra.driver.core.allocator.index import ClusterIndex
@@ -320,25 +321,32 @@ class _Explainer:
         """What a constraint says about a device with which nothing else is wrong."""
         record, device = self._device(position)
         for constraint in claim.constraints:
-            if not constraint.covers(alternative.base, alternative.full):
+            source = alternative.source(constraint)
+            if source is None:
                 continue
-            value = elements(lookup_attribute(device, record.pool.key[0], constraint.attribute))
-            if not value:
+            seen = self._question.derived.of_device(
+                source, self._kinds[position], record.pool.key[0], device
+            )
+            if seen.error:
+                return Kind.SELECTOR_ERROR, seen.error
+            if not elements(seen.value):
                 return Kind.CONSTRAINT, (
                     f"{constraint.kind} {constraint.attribute}: the device does not have it"
                 )
             if not constraint.distinct:
-                detail = self._lonely(constraint, alternative, position)
+                detail = self._lonely(constraint, source, alternative, position)
                 if detail:
                     return Kind.CONSTRAINT, detail
         return Kind.FITS, ""
 
-    def _lonely(self, constraint: ConstraintPlan, alternative: Alternative, position: int) -> str:
+    def _lonely(
+        self, constraint: ConstraintPlan, source: Source, alternative: Alternative, position: int
+    ) -> str:
         """Whether too few available devices share the value that the constraint compares."""
         template = self._template
         if alternative.take_all:
             return ""
-        row = template.attributes.index(constraint.attribute)
+        row = template.sources.index(source)
         own = template.bits[row][position]
         sharing = 0
         for other in self._available(alternative):
@@ -346,7 +354,9 @@ class _Explainer:
         if sharing >= alternative.count:
             return ""
         record, device = self._device(position)
-        value = lookup_attribute(device, record.pool.key[0], constraint.attribute)
+        value = self._question.derived.of_device(
+            source, self._kinds[position], record.pool.key[0], device
+        ).value
         return (
             f"matchAttribute {constraint.attribute}: {sharing} available devices have {value}, "
             f"{alternative.count} are wanted"

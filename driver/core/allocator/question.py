@@ -13,6 +13,7 @@ from typing import Any
 from gpudra.api.resource_v1 import AllocationResult
 from gpudra.driver.core.allocator.answer import Given, allocation
 from gpudra.driver.core.allocator.counters import IslandState, island_states
+from gpudra.driver.core.allocator.derivedvalues import DerivedValues
 from gpudra.driver.core.allocator.facts import FactSpace, Verdict, judge
 from gpudra.driver.core.allocator.pools import SKIP_FEATURE
 from gpudra.driver.core.allocator.requests import Alternative, Plan
@@ -21,7 +22,6 @@ from gpudra.driver.core.allocator.template import (
     Part,
     Template,
     TemplateBuilder,
-    element_table,
     pattern,
 )
 from gpudra.driver.core.allocator.tries import Pick, Solution
@@ -72,6 +72,7 @@ class Question:
 
     Attributes:
         space: the kinds of devices that matter here.
+        derived: attributes that the claims derive, by kind of device.
         said: what explanations say about kinds of devices that are not selected.
     """
 
@@ -86,7 +87,8 @@ class Question:
         )
         self.space = FactSpace(plan.reads, names)
         self._verdicts: dict[tuple[object, ...], dict[int, Verdict]] = {}
-        self._builder = TemplateBuilder(plan, self.verdict)
+        self.derived = DerivedValues(self.space.samples)
+        self._builder = TemplateBuilder(plan, self.verdict, self.derived)
         self._templates: dict[Any, Template] = {}
         self._nodes: dict[str, Known] = {}
         self.said: dict[tuple[object, ...], tuple[str, str]] = {}
@@ -201,8 +203,8 @@ class Question:
                 key.append((at, tuple(pool.on_node(view.node))))
             if any(home.skip_operations for home in pool.homes):
                 key.append(SKIP_FEATURE in view.node.declared_features)
-        if self._builder.attributes:
-            key.append(pattern(element_table(self.parts(view), self._builder.attributes)))
+        if self._builder.sources:
+            key.append(pattern(self._builder.table(self.parts(view)), self._builder.sources))
         found = self._templates.get(tuple(key))
         if found is None:
             found = self._builder.build(self.parts(view), view.node.declared_features)

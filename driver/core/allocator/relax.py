@@ -18,6 +18,7 @@ from gpudra.api.resource_v1 import (
     NO_SCHEDULE,
     CapacityRequirements,
     CELSelector,
+    DeviceRequest,
     DeviceSelector,
     DeviceSubRequest,
     DeviceTaint,
@@ -298,13 +299,18 @@ class _Relaxer:
             devices = claim.spec.devices
             for index, constraint in enumerate(devices.constraints):
                 left = (*devices.constraints[:index], *devices.constraints[index + 1 :])
+                name = constraint.match_attribute or constraint.distinct_attribute
+                requests, more = devices.requests, ""
+                if name not in {one.match_attribute or one.distinct_attribute for one in left}:
+                    requests = tuple(_without_derived(one, name) for one in devices.requests)
+                    more = " and its derivedAttributes" if requests != devices.requests else ""
                 spec = dataclasses.replace(
-                    claim.spec, devices=dataclasses.replace(devices, constraints=left)
+                    claim.spec,
+                    devices=dataclasses.replace(devices, constraints=left, requests=requests),
                 )
                 claims = self._changed(at, dataclasses.replace(claim, spec=spec))
                 if not self._fits(claims):
                     continue
-                name = constraint.match_attribute or constraint.distinct_attribute
                 kind = "matchAttribute" if constraint.match_attribute else "distinctAttribute"
                 yield Relaxation(
                     Change.CONSTRAINT,
@@ -312,7 +318,7 @@ class _Relaxer:
                     f"spec.devices.constraints[{index}]",
                     constraint.to_dict(),
                     None,
-                    f"claim {claim.key}: drop the constraint {kind} {name}",
+                    f"claim {claim.key}: drop the constraint {kind} {name}{more}",
                     claims,
                     self._node,
                 )
@@ -339,6 +345,18 @@ def _putter(
         return dataclasses.replace(claim, spec=spec)
 
     return put
+
+
+def _without_derived(request: DeviceRequest, name: str | None) -> DeviceRequest:
+    """A request without derived attributes that no constraint compares: the API refuses them."""
+
+    def less(asking: Any) -> Any:
+        kept = tuple(one for one in asking.derived_attributes if one.name != name)
+        return dataclasses.replace(asking, derived_attributes=kept)
+
+    exactly = None if request.exactly is None else less(request.exactly)
+    listed = tuple(less(sub) for sub in request.first_available)
+    return dataclasses.replace(request, exactly=exactly, first_available=listed)
 
 
 def _without_one(expression: str) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,13 @@ from gpudra.api.resource_v1 import (
     ResourceClaim,
 )
 from gpudra.driver.core.allocator.constraints import ConstraintPlan
+from gpudra.driver.core.allocator.derived import (
+    DerivedPlan,
+    Source,
+    check_costs,
+    compile_derived,
+    source_of,
+)
 from gpudra.driver.core.allocator.reads import Reads
 from gpudra.driver.core.allocator.selectors import CompiledSelector, SelectorCache
 from gpudra.driver.core.allocator.types import claim_refusal
@@ -59,7 +66,8 @@ class Alternative:
         admin: administrative access.
         tolerations: as written.
         capacity: amounts asked of each device, by name as written.
-        match_key: equal for alternatives that accept the same devices.
+        derived: attributes that constraints shall see instead of published ones, by name.
+        match_key: equal for alternatives that accept the same devices, constraints left aside.
     """
 
     base: str
@@ -71,7 +79,14 @@ class Alternative:
     admin: bool
     tolerations: tuple[DeviceToleration, ...]
     capacity: Mapping[str, Quantity]
+    derived: Mapping[str, DerivedPlan]
     match_key: tuple[object, ...]
+
+    def source(self, constraint: ConstraintPlan) -> Source | None:
+        """What a constraint compares for this alternative; None if it does not cover it."""
+        if not constraint.covers(self.base, self.full):
+            return None
+        return source_of(constraint.attribute, self.derived)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +153,8 @@ def make_plan(
             for one in request.alternatives:
                 for selector in one.selectors:
                     reads |= selector.compiled.reads
+                for derived in one.derived.values():
+                    reads |= derived.reads
     return Plan(plans, reads, tuple(_signature(plan) for plan in plans))
 
 
@@ -146,13 +163,17 @@ def _signature(plan: ClaimPlan) -> tuple[object, ...]:
         (
             request.name,
             tuple(
-                (one.full, one.match_key, one.take_all, one.count, one.admin)
+                (one.full, one.match_key, one.take_all, one.count, one.admin, _derivations(one))
                 for one in request.alternatives
             ),
         )
         for request in plan.requests
     )
     return requests, plan.constraints
+
+
+def _derivations(one: Alternative) -> tuple[Source, ...]:
+    return tuple(sorted((name, plan.compiled.expression) for name, plan in one.derived.items()))
 
 
 class _Compiler:
@@ -180,6 +201,15 @@ class _Compiler:
                 )
             constraints.append(plan)
         self._check_total(requests)
+        check_costs(
+            [
+                plan
+                for request in requests
+                for one in request.alternatives
+                for plan in one.derived.values()
+            ],
+            self._refuse,
+        )
         after, total = [], 0
         for request in reversed(requests):
             after.append(total)
@@ -223,9 +253,6 @@ class _Compiler:
         for name, amount in capacity.items():
             if amount.nanos < 0:
                 raise self._refuse(f"request {full}: capacity {name} is negative ({amount})")
-        if source.derived_attributes:
-            # Alpha in 1.37 (DRADerivedAttributes, off by default); upstream refuses likewise.
-            raise self._refuse(f"request {full}: derivedAttributes are not supported")
         tolerations = source.tolerations
         key = (
             tuple(one.compiled.expression for one in selectors),
@@ -243,6 +270,7 @@ class _Compiler:
             admin=bool(getattr(source, "admin_access", None)),
             tolerations=tolerations,
             capacity=capacity,
+            derived=compile_derived(source.derived_attributes, f"request {full}", self._refuse),
             match_key=key,
         )
 

@@ -16,7 +16,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpudra.api.names import MAX_RESULTS
-from gpudra.driver.core.allocator.bounds import Bounds, distinct_elements, short_of_supply
+from gpudra.driver.core.allocator.bounds import (
+    Bounds,
+    Wanted,
+    distinct_elements,
+    short_of_supply,
+)
 from gpudra.driver.core.allocator.constraints import ConstraintPlan
 from gpudra.driver.core.allocator.counters import IslandState, take
 from gpudra.driver.core.allocator.requests import Alternative, ClaimPlan, Plan
@@ -59,9 +64,11 @@ class Search:
         self._bounds = Bounds(template)
         self._failed: set[Any] = set()
         self._rows = [
-            [template.attributes.index(one.attribute) for one in claim.constraints]
+            [template.row_of_attribute(one.attribute) for one in claim.constraints]
             for claim in plan.claims
         ]
+        self._sources = _source_rows(plan, template)
+        self._faulty = any(template.faults)
         self._symmetry = Symmetry(template, self._rows)
         self.tries = 0
 
@@ -270,7 +277,7 @@ class Search:
             return None
         constraints = current.constraints
         if constraints:
-            narrowed = self._constrain(current, claim, alternative, position)
+            narrowed = self._constrain(current, claim, position)
             if narrowed is None:
                 return None
             constraints = narrowed
@@ -292,15 +299,16 @@ class Search:
 
     # --- constraints ----------------------------------------------------------------------
 
-    def _constrain(
-        self, current: Try, claim: ClaimPlan, alternative: Alternative, position: int
-    ) -> tuple[int, ...] | None:
+    def _constrain(self, current: Try, claim: ClaimPlan, position: int) -> tuple[int, ...] | None:
         states = list(current.constraints)
-        rows = self._rows[current.claim]
+        rows = self._sources[current.claim, current.request, current.alternative]
         for index, constraint in enumerate(claim.constraints):
-            if not constraint.covers(alternative.base, alternative.full):
+            row = rows[index]
+            if row is None:
                 continue
-            state = constraint.add(states[index], self._template.bits[rows[index]][position])
+            if self._faulty and position in self._template.faults[row]:
+                raise self._error(position, self._template.faults[row][position])
+            state = constraint.add(states[index], self._template.bits[row][position])
             if state is None:
                 return None
             states[index] = state
@@ -311,25 +319,25 @@ class Search:
         claim = self._plan.claims[index]
         states = []
         for at, constraint in enumerate(claim.constraints):
-            wanted = self._wanted(index, claim, constraint)
-            row = self._rows[index][at]
+            wanted = self._wanted(index, claim, constraint, at)
+            # Where an expression fails on a device, upstream's order decides whether that counts.
+            if not wanted or self._faulty:
+                states.append(constraint.start)
+                continue
             if constraint.distinct:
-                if self._too_few_elements(row, wanted):
+                if self._too_few_elements(wanted):
                     return None
                 states.append(constraint.start)
                 continue
-            if not wanted:
-                states.append(constraint.start)
-                continue
-            common = self._bounds.common_elements(row, wanted, islands)
+            common = self._bounds.common_elements(wanted, islands)
             if not common:
                 return None
             states.append(common)
         return tuple(states)
 
     def _wanted(
-        self, index: int, claim: ClaimPlan, constraint: ConstraintPlan
-    ) -> list[list[tuple[Candidates, int, bool]]]:
+        self, index: int, claim: ClaimPlan, constraint: ConstraintPlan, at: int
+    ) -> list[list[Wanted]]:
         """The requests that a constraint covers whatever alternative serves them."""
         wanted = []
         for r, request in enumerate(claim.requests):
@@ -338,22 +346,23 @@ class Search:
                 continue
             wanted.append(
                 [
-                    (
+                    Wanted(
                         self._template.candidates[index, r, a],
                         1 if one.take_all else one.count,
                         one.admin,
+                        self._sources[index, r, a][at] or 0,
                     )
                     for a, one in enumerate(request.alternatives)
                 ]
             )
         return wanted
 
-    def _too_few_elements(self, row: int, wanted: list[list[tuple[Candidates, int, bool]]]) -> bool:
-        least = sum(min(count for _, count, _ in alternatives) for alternatives in wanted)
-        found = [candidates for alternatives in wanted for candidates, _, _ in alternatives]
-        return distinct_elements(self._template, row, found) < least
+    def _too_few_elements(self, wanted: list[list[Wanted]]) -> bool:
+        least = sum(min(one.count for one in alternatives) for alternatives in wanted)
+        every = [one for alternatives in wanted for one in alternatives]
+        return distinct_elements(self._template, every) < least
 
-    # --- selectors that fail to run -------------------------------------------------------
+    # --- expressions that fail to run -----------------------------------------------------
 
     def _check_all_requests(self) -> None:
         """An All request looks at every device, in use or not, before anything is tried."""
@@ -392,12 +401,39 @@ class Search:
                 raise self._error(position, message)
 
     def _raise_errors_anywhere(self) -> None:
-        """Without an answer, a selector that fails to run decides: nobody can say "no" for it."""
+        """Without an answer, what fails to run decides: nobody can say "no" for it."""
         for c, claim in enumerate(self._plan.claims):
             for r, request in enumerate(claim.requests):
                 for a, alternative in enumerate(request.alternatives):
                     found = self._template.candidates[c, r, a]
                     self._raise_errors(alternative, found, self._islands)
+                    if self._faulty:
+                        self._raise_faults(c, r, a, alternative, found)
+
+    def _raise_faults(
+        self, c: int, r: int, a: int, alternative: Alternative, found: Candidates
+    ) -> None:
+        for row in self._sources[c, r, a]:
+            faults = {} if row is None else self._template.faults[row]
+            for position in found.positions:
+                if position in faults and self._looked_at(alternative, position, self._islands):
+                    raise self._error(position, faults[position])
+
+
+def _source_rows(
+    plan: Plan, template: Template
+) -> dict[tuple[int, int, int], tuple[int | None, ...]]:
+    """Per alternative and constraint, the row of what it compares; None if it is not covered."""
+    number = {source: row for row, source in enumerate(template.sources)}
+    return {
+        (c, r, a): tuple(
+            None if source is None else number[source]
+            for source in (one.source(constraint) for constraint in claim.constraints)
+        )
+        for c, claim in enumerate(plan.claims)
+        for r, request in enumerate(claim.requests)
+        for a, one in enumerate(request.alternatives)
+    }
 
 
 def _in_order(picks: Pick | None) -> tuple[Pick, ...]:

@@ -8,18 +8,16 @@ island of its own. All that a search changes is the state of islands, so islands
 one state can stand for each other, and so can devices of one local class inside an island.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpudra.api.resource_v1 import Device
-from gpudra.driver.core.allocator.constraints import (
-    ConstraintPlan,
-    elements,
-    lookup_attribute,
-    number_elements,
-)
+from gpudra.driver.core.allocator.constraints import number_elements
 from gpudra.driver.core.allocator.consumable_capacity import Fit
+from gpudra.driver.core.allocator.derived import Source
+from gpudra.driver.core.allocator.derivedvalues import DerivedValues
 from gpudra.driver.core.allocator.facts import Verdict
 from gpudra.driver.core.allocator.pools import SKIP_FEATURE, Amounts, Groups, Pool
 from gpudra.driver.core.allocator.requests import Alternative, Plan
@@ -53,7 +51,7 @@ class Island:
         amounts: per member, what it takes: (index into ``slots``, nanos).
         groups: per member, compatibility groups by counter set; empty if nobody has any.
         local_class: per member, equal for members that can stand for each other.
-        local_bits: per constraint attribute, the bits of elements that no other island has.
+        local_bits: per source, the bits of elements of its attribute that no other island has.
     """
 
     kind: int
@@ -96,8 +94,11 @@ class Template:
         capacities: per position that may be shared, nanos of each capacity.
         island_of, local_of: per position, its island and its place among the members.
         islands: in order of their first member.
-        bits: per constraint attribute, the bits of each position.
-        common_bits: per constraint attribute, the bits that more than one island has.
+        sources: what constraints compare, sorted, so that those of one attribute stand together.
+        bits: per source, the bits of each position; sources of one attribute number its elements
+            alike.
+        faults: per source, why it fails on a position.
+        common_bits: per source, the bits of its attribute that more than one island has.
         position_of: the other way round, by part and index.
         candidates: per alternative, by its identity in the plan (claim, request, index).
         answers: positional answers by the state they were found in; see solve.
@@ -111,40 +112,53 @@ class Template:
     island_of: tuple[int, ...]
     local_of: tuple[int, ...]
     islands: tuple[Island, ...]
-    attributes: tuple[str, ...]
+    sources: tuple[Source, ...]
     bits: tuple[tuple[int, ...], ...]
+    faults: tuple[dict[int, str], ...]
     common_bits: tuple[int, ...]
     candidates: dict[tuple[int, int, int], Candidates]
     position_of: dict[tuple[int, int], int]
     answers: dict[Any, Any] = field(default_factory=dict)
     bounds: dict[Any, int] = field(default_factory=dict)
 
+    def row_of_attribute(self, attribute: str) -> int:
+        """The first source of an attribute; what belongs to the attribute is the same in all."""
+        return next(row for row, (name, _) in enumerate(self.sources) if name == attribute)
 
-def constraint_attributes(plan: Plan) -> tuple[str, ...]:
-    """The attributes that constraints of a plan compare, each once."""
-    names = {one.attribute for claim in plan.claims for one in claim.constraints}
-    return tuple(sorted(names))
+
+def constraint_sources(plan: Plan) -> tuple[Source, ...]:
+    """What constraints of a plan compare, each once."""
+    found: set[Source] = set()
+    for claim in plan.claims:
+        alternatives = [one for request in claim.requests for one in request.alternatives]
+        for constraint in claim.constraints:
+            own = {one.source(constraint) for one in alternatives} - {None}
+            found |= {source for source in own if source} or {(constraint.attribute, "")}
+    return tuple(sorted(found))
 
 
 def element_table(
-    parts: Sequence[Part], attributes: Sequence[str]
+    parts: Sequence[Part], sources: Sequence[Source], derived: DerivedValues
 ) -> tuple[tuple[tuple[Any, ...], ...], ...]:
-    """Per attribute, the elements of each position of a node."""
+    """Per source, the elements of each position of a node."""
     return tuple(
         tuple(
-            elements(lookup_attribute(part.pool.devices[index], part.pool.key[0], name))
+            derived.elements(source, part.kinds[index], part.pool.key[0], part.pool.devices[index])
             for part in parts
             for index in part.indices
         )
-        for name in attributes
+        for source in sources
     )
 
 
-def pattern(table: Sequence[Sequence[tuple[Any, ...]]]) -> tuple[Any, ...]:
+def pattern(
+    table: Sequence[Sequence[tuple[Any, ...]]], sources: Sequence[Source]
+) -> tuple[Any, ...]:
     """The table with elements numbered by first appearance: equal if they repeat alike."""
-    rows = []
-    for row in table:
-        number: dict[Any, int] = {}
+    rows: list[Any] = []
+    numbers: dict[str, dict[Any, int]] = {name: {} for name, _ in sources}
+    for row, (name, _) in zip(table, sources, strict=True):
+        number = numbers[name]
         rows.append(tuple(tuple(number.setdefault(e, len(number)) for e in own) for own in row))
     return tuple(rows)
 
@@ -152,11 +166,16 @@ def pattern(table: Sequence[Sequence[tuple[Any, ...]]]) -> tuple[Any, ...]:
 class TemplateBuilder:
     """Builds the templates of one plan; keeps the numbering of island classes."""
 
-    def __init__(self, plan: Plan, judge: Judge) -> None:
+    def __init__(self, plan: Plan, judge: Judge, derived: DerivedValues) -> None:
         self._plan = plan
         self._judge = judge
+        self._derived = derived
         self._kinds: dict[Any, int] = {}
-        self.attributes = constraint_attributes(plan)
+        self.sources = constraint_sources(plan)
+
+    def table(self, parts: Sequence[Part]) -> tuple[tuple[tuple[Any, ...], ...], ...]:
+        """What constraints compare on a node; see element_table."""
+        return element_table(parts, self.sources, self._derived)
 
     def build(self, parts: Sequence[Part], features: frozenset[str]) -> Template:
         """The template of a node with these parts."""
@@ -165,8 +184,7 @@ class TemplateBuilder:
         kinds = [parts[p].kinds[i] for p, i in places]
         grouping = _group(parts, places)
         island_of, local_of = _locate(grouping, len(places))
-        table = element_table(parts, self.attributes)
-        numbered = [number_elements(row, island_of) for row in table]
+        numbered = self._number(parts, island_of)
         bits = tuple(row for row, _ in numbered)
         islands = tuple(
             self._island(parts, places, kinds, members, bits, [own[i] for _, own in numbered])
@@ -181,15 +199,42 @@ class TemplateBuilder:
             island_of=island_of,
             local_of=local_of,
             islands=islands,
-            attributes=self.attributes,
+            sources=self.sources,
             bits=bits,
-            common_bits=tuple(_union(row) & ~_union(own) for row, own in numbered),
+            faults=tuple(self._faults(source, kinds) for source in self.sources),
+            common_bits=tuple(self._common(numbered, name) for name, _ in self.sources),
             candidates={},
             position_of={place: position for position, place in enumerate(places)},
         )
         barred = _barred(parts, places, features)
         self._add_candidates(template, kinds, barred)
         return template
+
+    def _number(
+        self, parts: Sequence[Part], island_of: tuple[int, ...]
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Per source, the bits of each position and those that only one island has."""
+        numbered: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        size = len(island_of)
+        own = list(zip(self.sources, self.table(parts), strict=True))
+        for _, group in itertools.groupby(own, key=lambda entry: entry[0][0]):
+            rows = [row for _, row in group]
+            values = [value for row in rows for value in row]
+            bits, local = number_elements(values, island_of * len(rows))
+            numbered += [(bits[at * size : (at + 1) * size], local) for at in range(len(rows))]
+        return numbered
+
+    def _common(
+        self, numbered: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], attribute: str
+    ) -> int:
+        own = [n for n, (name, _) in zip(numbered, self.sources, strict=True) if name == attribute]
+        return _union([_union(row) for row, _ in own]) & ~_union(own[0][1])
+
+    def _faults(self, source: Source, kinds: Sequence[int]) -> dict[int, str]:
+        if not source[1]:
+            return {}
+        errors = [self._derived.of_kind(source, kind).error for kind in kinds]
+        return {position: error for position, error in enumerate(errors) if error}
 
     def _island(
         self,
@@ -347,8 +392,3 @@ def _locate(
         for local, position in enumerate(members):
             island_of[position], local_of[position] = island, local
     return tuple(island_of), tuple(local_of)
-
-
-def constraint_indices(template: Template, constraints: Sequence[ConstraintPlan]) -> list[int]:
-    """Which row of ``template.bits`` each constraint compares."""
-    return [template.attributes.index(one.attribute) for one in constraints]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CEL selectors with the semantics of Kubernetes 1.37.
+"""CEL selectors and derived attributes with the semantics of Kubernetes 1.37.
 
-The allocator compiles each expression once (``compile_selector``) and asks it per device; ``explain``
-tells people why a device does or does not match. Text becomes tokens (``lexer``), a tree with
-macros expanded (``parser``, ``macros``), types (``checker``, ``validators``), a worst-case cost
-(``cost_static``), and closures (``planner``). ``library`` holds the functions, one module per
-concern. Known differences to upstream: docs/decisions/cel-differences.md.
+The allocator compiles each expression once (``compile_selector``, ``compile_attribute``) and asks it
+per device; ``explain`` tells people why a device does or does not match. Text becomes tokens
+(``lexer``), a tree with macros expanded (``parser``, ``macros``), types (``checker``,
+``validators``), a worst-case cost (``cost_static``), and closures (``planner``). ``library`` holds
+the functions, one module per concern. Known differences to upstream:
+docs/decisions/cel-differences.md.
 
 Example::
 
@@ -13,6 +14,7 @@ Example::
     selector.matches(CelDevice.from_device("gpu.example.com", device))
 """
 
+from gpudra.driver.core.cel.attribute import CompiledAttribute, compile_attribute
 from gpudra.driver.core.cel.device import CelDevice
 from gpudra.driver.core.cel.errors import (
     CelCompileError,
@@ -22,7 +24,8 @@ from gpudra.driver.core.cel.errors import (
     CelTypeError,
 )
 from gpudra.driver.core.cel.explain import Explanation
-from gpudra.driver.core.cel.selector import COST_LIMIT, CompiledSelector, compile_selector
+from gpudra.driver.core.cel.expression import COST_LIMIT
+from gpudra.driver.core.cel.selector import CompiledSelector, compile_selector
 
 __all__ = [
     "COST_LIMIT",
@@ -32,7 +35,9 @@ __all__ = [
     "CelEvaluationError",
     "CelSyntaxError",
     "CelTypeError",
+    "CompiledAttribute",
     "CompiledSelector",
     "Explanation",
+    "compile_attribute",
     "compile_selector",
 ]

@@ -1,28 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled selectors: the front door of this package.
-
-``compile_selector`` parses, checks, prices and plans an expression once; the allocator then asks
-``matches`` for each device.
-"""
+"""Compiled selectors: ``compile_selector`` works once, the allocator asks ``matches`` per device."""
 
 from functools import lru_cache
 from typing import Any
 
 from gpudra.driver.core.cel.ast import Node
-from gpudra.driver.core.cel.checker import check
-from gpudra.driver.core.cel.cost_static import estimate
 from gpudra.driver.core.cel.device import CelDevice, Frame
 from gpudra.driver.core.cel.environment import Environment, environment
 from gpudra.driver.core.cel.errors import CelEvaluationError, CelSyntaxError, CelTypeError
 from gpudra.driver.core.cel.explain import Explanation, explain
-from gpudra.driver.core.cel.parser import Parsed, parse
+from gpudra.driver.core.cel.expression import COST_LIMIT, CompiledExpression, too_deep
 from gpudra.driver.core.cel.plan import NeedsCountingError
 from gpudra.driver.core.cel.planner import Program, plan
 from gpudra.driver.core.cel.types import BOOL
-from gpudra.driver.core.cel.validators import has_loop, validate
+from gpudra.driver.core.cel.validators import has_loop
 from gpudra.driver.core.cel.values import Value, type_name
 
-COST_LIMIT = 1_000_000  # CELSelectorExpressionMaxCost, at admission and for each evaluation
 # The estimate is upstream's and may be too low, most of all where the size of a list is guessed
 # (flatten, say). Without loops that is a matter of some units: below a tenth of the limit no
 # evaluation can reach it, so nothing needs to be counted. With loops it holds for a hundredth of
@@ -33,43 +26,34 @@ _FEW_ELEMENTS = 96
 _CACHE_SIZE = 4096
 
 
-class CompiledSelector:
-    """One expression, ready to be asked.
+class CompiledSelector(CompiledExpression):
+    """One selector, ready to be asked.
 
     Attributes:
         expression: the text.
         cost_estimate: worst-case cost; the API server refuses selectors above ``COST_LIMIT``.
     """
 
-    __slots__ = (
-        "_counted",
-        "_environment",
-        "_parsed",
-        "_plain",
-        "cost_estimate",
-        "expression",
-    )
+    __slots__ = ("_plain",)
 
     def __init__(self, expression: str, rules: Environment) -> None:
-        self.expression = expression
-        self._environment = rules
-        self._parsed: Parsed = parse(expression)
+        super().__init__(expression, rules)
         root = self._parsed.root
-        check(expression, root, rules)
-        validate(expression, root)
-        _check_result(expression, root, rules)
-        self.cost_estimate = estimate(root)
-        self._counted: Program | None = None
         if self.cost_estimate <= (_CHEAP_LOOPS if has_loop(root) else _SURELY_CHEAP):
             self._plain: Program | None = plan(expression, root, rules, counted=False)
         else:
             self._plain = None
-            self._counted = plan(expression, root, rules, counted=True)
+            self._counting()
 
-    @property
-    def too_costly(self) -> bool:
-        """Whether the API server would refuse to store the expression."""
-        return self.cost_estimate > COST_LIMIT
+    def _check_result(self, root: Node) -> None:
+        if root.type in {BOOL, self._environment.attribute}:
+            return
+        raise CelTypeError(
+            f"a selector is a bool, this is a {root.type}",
+            expression=self.expression,
+            offset=root.pos,
+            hint="compare it with something",
+        )
 
     def matches(self, device: CelDevice) -> bool:
         """Whether the device is selected.
@@ -88,7 +72,7 @@ class CompiledSelector:
         except NeedsCountingError:
             return self.evaluate(device)[0]
         except RecursionError as error:
-            raise _too_deep() from error
+            raise too_deep() from error
         if answer is True or answer is False:
             return bool(answer)
         raise _no_bool(answer)
@@ -105,22 +89,6 @@ class CompiledSelector:
             return bool(answer), cost
         raise _no_bool(answer)
 
-    def value(self, device: CelDevice) -> tuple[Value, int]:
-        """The value whatever its type, and the cost; tests compare these with upstream.
-
-        Raises:
-            CelEvaluationError: there is none.
-        """
-        if self._counted is None:
-            self._counted = plan(
-                self.expression, self._parsed.root, self._environment, counted=True
-            )
-        frame = Frame(device, self._counted.variables, COST_LIMIT)
-        try:
-            return self._counted.run(frame), frame.cost
-        except RecursionError as error:
-            raise _too_deep() from error
-
     def explain(self, device: CelDevice) -> list[Explanation]:
         """What each clause of the outermost ``&&`` says about a device, and what it read.
 
@@ -129,25 +97,10 @@ class CompiledSelector:
         return explain(self.expression, self._parsed.clauses, self._environment, device)
 
 
-def _check_result(expression: str, root: Node, rules: Environment) -> None:
-    if root.type in {BOOL, rules.attribute}:
-        return
-    raise CelTypeError(
-        f"a selector is a bool, this is a {root.type}",
-        expression=expression,
-        offset=root.pos,
-        hint="compare it with something",
-    )
-
-
 def _no_bool(value: Value) -> CelEvaluationError:
     return CelEvaluationError(
         f"the selector gives a {type_name(value)} instead of a bool", hint="compare it"
     )
-
-
-def _too_deep() -> CelEvaluationError:
-    return CelEvaluationError("the expression is nested too deeply to be evaluated")
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
