@@ -16,7 +16,7 @@ from gpudra.api.codec import Json
 from gpudra.api.errors import DeviceGoneError, HardwareError, InputError, StateError
 from gpudra.driver.core.inventory import MigInstance, Placement
 from gpudra.driver.core.prepare import MIG_INSTANCE, MIG_MODE, PreparePlan, Step
-from gpudra.driver.devicelib.protocol import DeviceLib, PartitionLib
+from gpudra.driver.devicelib.protocol import DeviceLib, PartitionLib, RefusedError
 from gpudra.driver.observability.logging import get_logger
 from gpudra.kubelet_plugin.records import Records
 
@@ -263,7 +263,8 @@ class MigInstanceStep:
         """Makes the instance and checks that it is what was asked for.
 
         Raises:
-            HardwareError: the place is taken, no engines are left, or the instance is another.
+            RefusedError: the place is taken, or no engines are left.
+            HardwareError: the library fails, or the instance is another.
         """
         wanted = Wanted.of(step)
         key = (wanted.claim, wanted.device)
@@ -272,7 +273,7 @@ class MigInstanceStep:
             made = self._partitions.lib.create_mig_instance(
                 wanted.card, wanted.profile, wanted.place.start
             )
-        except (HardwareError, InputError):
+        except (RefusedError, InputError):
             self._refused.add(key)
             raise
         if not wanted.fits(made) or made.compute_instance_id is None or made.uuid is None:
@@ -315,9 +316,8 @@ class MigInstanceStep:
         wanted = Wanted.of(step)
         refused = (wanted.claim, wanted.device) in self._refused
         try:
-            found = self._found(step)
-            # After a refusal, only a half without compute instance can be of our making.
-            if found is not None and not (refused and found.compute_instance_id is not None):
+            found = None if refused else self._found(step)
+            if found is not None:
                 self._partitions.lib.destroy_mig_instance(wanted.card, found.gpu_instance_id)
         except (DeviceGoneError, InputError) as error:
             # A card that is gone took its instances along.

@@ -25,7 +25,7 @@ from gpudra.driver.observability.logging import get_logger
 from gpudra.kubelet_plugin.cdi_store import CdiStore, check_sources
 from gpudra.kubelet_plugin.checkpoint import Blocking, Checkpoint, replaced
 from gpudra.kubelet_plugin.files import Observe, ignore
-from gpudra.kubelet_plugin.mig import instance_step, made_by, own_instance
+from gpudra.kubelet_plugin.mig import EffectGoneError, instance_step, made_by, own_instance
 from gpudra.kubelet_plugin.records import COMPLETED, UNDOING, ClaimRecord, record_of
 
 T = TypeVar("T")
@@ -87,7 +87,14 @@ class CdiFileStep:
         return {}
 
     def restore(self, step: Step, plan: PreparePlan) -> bool:
-        """Writes the file again if it is missing or not what the hardware says today."""
+        """Writes the file again if it is missing or not what the hardware says today.
+
+        Raises:
+            EffectGoneError: the claim shares a device and it is not known how, since the
+                checkpoint was lost; a file without limits must not take the place of the old one.
+        """
+        if _is_shared(plan) and not any(is_sharing(one) for one in plan.steps):
+            raise EffectGoneError("it is not known any more how its devices are shared")
         document = self._document(plan)
         if not self._store.differs(_file_of(step), document):
             return False
@@ -142,6 +149,12 @@ class CdiFileStep:
                 hint="the kubelet will try again",
             )
         return found
+
+
+def _is_shared(plan: PreparePlan) -> bool:
+    """Whether something must hold the claim's devices to a part."""
+    asked = any(config.sharing.isolation for config in plan.chosen.values())
+    return asked or any(part.kind is DeviceKind.SHARE for part in plan.parts.values())
 
 
 def _file_of(step: Step) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from gpudra.api.errors import HardwareError
 from gpudra.driver.core.edits import ContainerEdits
 from gpudra.driver.core.health import HealthEvent, HealthKind
 from gpudra.driver.core.inventory import Inventory, MigInstance
@@ -31,6 +32,7 @@ __all__ = (
     "HealthLib",
     "PartitionLib",
     "Readiness",
+    "RefusedError",
     "TimeSlice",
     "TuningLib",
     "UsageLib",
@@ -91,6 +93,10 @@ class GpuUsage:
     temperature_celsius: int | None = None
 
 
+class RefusedError(HardwareError):
+    """An instance was refused: nothing was made, so what lies at its place is somebody else's."""
+
+
 class PartitionLib(Protocol):
     """MIG."""
 
@@ -110,7 +116,8 @@ class PartitionLib(Protocol):
         """A GPU instance at exactly this place, with one compute instance that fills it.
 
         Raises:
-            HardwareError: the place is taken or no engines are left.
+            RefusedError: the place is taken or no engines are left.
+            HardwareError: something else; there may be an instance or half of one.
         """
         ...
 

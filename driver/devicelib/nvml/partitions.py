@@ -6,12 +6,13 @@ from typing import Any
 
 import pynvml
 
-from gpudra.api.errors import HardwareError
+from gpudra.api.errors import DeviceGoneError, HardwareError
 from gpudra.driver.core.edits import ContainerEdits
 from gpudra.driver.core.inventory import MigInstance
 from gpudra.driver.devicelib.nvml.driverfiles import DriverFiles
 from gpudra.driver.devicelib.nvml.migreadings import MAX_INSTANCES, instance_of, mig_uuids, read_mig
 from gpudra.driver.devicelib.nvml.session import Asker, Session
+from gpudra.driver.devicelib.protocol import RefusedError
 
 # Compute instance profiles by running number; the one that fills the GPU instance is wanted.
 _COMPUTE_PROFILES = pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
@@ -61,9 +62,15 @@ class NvmlPartitions:
             place = pynvml.c_nvmlGpuInstancePlacement_t(
                 start, self._size(handle, profile_id, start)
             )
-            made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
-                handle, profile_id, ctypes.byref(place)
-            )
+        try:
+            with self._session.calling(where):
+                made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+                    handle, profile_id, ctypes.byref(place)
+                )
+        except DeviceGoneError:
+            raise
+        except HardwareError as error:
+            raise RefusedError(error.what, obj=error.obj, hint=error.hint) from error
         try:
             with self._session.calling(where):
                 pynvml.nvmlGpuInstanceCreateComputeInstance(made, self._filling_profile(made))

@@ -7,6 +7,7 @@ from gpudra.api.errors import HardwareError, InputError
 from gpudra.api.hardware import EnginesSpec, Hardware, MigProfileSpec, MigSpec
 from gpudra.driver.core.edits import ContainerEdits, DeviceNode
 from gpudra.driver.core.inventory import MigInstance
+from gpudra.driver.devicelib.protocol import RefusedError
 from gpudra.driver.devicelib.simulated.devicenodes import DeviceNodes
 from gpudra.driver.devicelib.simulated.model import CardState, mig_instance, minor
 from gpudra.driver.devicelib.simulated.state import HardwareState
@@ -57,7 +58,10 @@ class SimulatedPartitions:
         made: list[MigInstance] = []
 
         def create(before: CardState) -> CardState:
-            _check_fit(gpu, mig, before, profile_id, start)
+            try:
+                _check_fit(gpu, mig, before, profile_id, start)
+            except HardwareError as error:
+                raise RefusedError(error.what, obj=error.obj, hint=error.hint) from error
             used = {one.gpu_instance_id for one in before.instances}
             free = next(number for number in range(1, 256) if number not in used)
             made.append(mig_instance(gpu, mig, profile_id, start, free))

@@ -205,6 +205,27 @@ async def test_what_cannot_be_made_is_taken_back(
     assert dict(plugin.state.records) == {}
 
 
+async def test_a_lost_checkpoint_costs_neither_instances_nor_limits(
+    node: FormsNode, tmp_path: Path
+) -> None:
+    """Rebuilt from files, API and hardware: the instance is ours again, the share is limited."""
+    node.hami_library = str(decoy_library(tmp_path))
+    before = node.picture()
+    plugin = await node.start()
+    refs = [node.claim(1, node.device(0, "3g40gb-0")), node.claim(2, node.share(1))]
+    await plugin.prepare(*refs)
+    there = node.picture()
+    plugin.end()
+    for path in node.state_dir.glob("checkpoint*"):
+        path.unlink()
+    again = await node.start()
+    assert node.picture() == there
+    assert "CUDA_DEVICE_MEMORY_LIMIT_0=10240m" in edits(node, 2)[0]["env"]
+    await again.unprepare(*refs)
+    # Who had switched the mode on is not known any more, so it stays.
+    assert {**node.picture(), "modes": []} == {**before, "modes": []}
+
+
 async def test_after_a_reboot_everything_is_made_again(node: FormsNode, tmp_path: Path) -> None:
     """Instances, settings and files are gone; the start makes them anew for claims that live."""
     node.hami_library = str(decoy_library(tmp_path))
