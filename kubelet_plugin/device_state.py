@@ -280,11 +280,13 @@ class DeviceState:
         """Makes again what a completed claim has lost; the instance lock is held.
 
         Raises:
-            GpudraError: it cannot be made now. The claim holds nothing then, and the kubelet's
-                next call prepares it.
+            GpudraError: it cannot be made now, or the claim is gone. The kubelet's next call
+                prepares it, or the sweep takes the rest back.
         """
-        plan = self.plan_again(record)
-        await self._prepare_planned(plan, await self.forms.users(plan.claim))
+        # Who uses it now is known to the API only.
+        claim = await self.claims.fetch(record.ref, patient=False)
+        plan = prepare.plan(claim, self.devices(), driver=self.driver, pool=self.pool, stored=True)
+        await self._prepare_planned(plan, await self.forms.users(claim))
 
     async def _prepare_planned(self, plan: PreparePlan, users: Users) -> tuple[PreparedDevice, ...]:
         while True:
