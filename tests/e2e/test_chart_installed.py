@@ -119,7 +119,9 @@ def _import_image(cluster: Cluster, archive: Path) -> None:
 def test_the_agent_publishes_and_the_controller_leads(installed: Installation) -> None:
     """As pods, with the rights of the chart and the token of their pod."""
     cluster = installed.cluster
-    cluster.wait_list(SLICES, lambda items: len(items) == GPUS, what=f"{GPUS} slices")
+    # One slice a card, and one with the counters that tie the forms of the cards together.
+    wanted = GPUS + 1
+    cluster.wait_list(SLICES, lambda items: len(items) == wanted, what=f"{wanted} slices")
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     pods = cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name").split()
     cluster.wait_for(
