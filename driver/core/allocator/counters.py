@@ -11,7 +11,8 @@ from typing import Any
 from gpudra.api.names import split_qualified_name
 from gpudra.driver.core.allocator.consumable_capacity import Fit
 from gpudra.driver.core.allocator.holdings import Hold, PoolHolds
-from gpudra.driver.core.allocator.pools import Amounts, Groups, Pool
+from gpudra.driver.core.allocator.layouts import Amounts, Groups
+from gpudra.driver.core.allocator.pools import Pool
 from gpudra.driver.core.allocator.template import Island, Template
 
 Shares = tuple[tuple[int, tuple[int, ...]], ...]

@@ -6,7 +6,7 @@ number per device, so that forty thousand devices become a few hundred kinds, an
 runs once per kind.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,14 +50,17 @@ class Sample:
     taints: tuple[DeviceTaint, ...]
 
 
+Projection = Callable[[Sequence[Device]], list[Any]]
+
+
 class FactSpace:
     """Numbers the kinds of devices that a set of reads can tell apart."""
 
     def __init__(self, reads: Reads, capacity_names: frozenset[str]) -> None:
         self._reads = reads
         self._capacity_names = capacity_names
-        self._numbers: dict[tuple[Any, ...], int] = {}
-        self._projections: dict[str, Callable[[Device], tuple[Any, ...]]] = {}
+        self._numbers: dict[str, dict[Any, int]] = {}
+        self._projections: dict[str, Projection] = {}
         self._shapes: dict[tuple[Any, ...], int] = {}
         self.samples: list[Sample] = []
 
@@ -81,43 +84,46 @@ class FactSpace:
         project = self._projections.get(driver)
         if project is None:
             project = self._projections[driver] = self._projection(driver)
-        numbers, samples, kinds = self._numbers, self.samples, []
-        for device in devices:
+            self._numbers[driver] = {}
+        numbers, samples, kinds = self._numbers[driver], self.samples, []
+        for device, own in zip(devices, project(devices), strict=True):
+            key = own
             taints = device.taints
             if extra_taints is not None:
                 taints = (*taints, *extra_taints(device.name))
-            key: tuple[Any, ...] = project(device)
             if taints or device.allow_multiple_allocations:
-                key = (key, taint_key(taints), _sharing_key(device))
-            kind = numbers.get((driver, key))
+                key = (own, taint_key(taints), _sharing_key(device))
+            kind = numbers.get(key)
             if kind is None:
-                kind = numbers[driver, key] = len(samples)
+                kind = numbers[key] = len(samples)
                 samples.append(Sample(driver, device, taints))
             kinds.append(kind)
         return tuple(kinds)
 
-    def _projection(self, driver: str) -> Callable[[Device], tuple[Any, ...]]:
+    def _projection(self, driver: str) -> Projection:
+        """What of devices decides, as one hashable value each."""
         if self._reads.everything:
-            return _everything
+            return lambda devices: [_everything(device) for device in devices]
         attributes = [_names(name, driver) for name in sorted(self._reads.attributes)]
         capacity = [_names(name, driver) for name in sorted(self._reads.capacity)]
         for name in sorted(self._capacity_names):
             domain, _, identifier = name.rpartition("/")
             capacity.append(_names((domain or driver, identifier), driver))
 
-        def attribute(own: Mapping[str, Any], full: str, short: str) -> Any:
-            value = own.get(full)
-            if value is None and short:
-                value = own.get(short)
-            kind = type(value)
-            return value if kind is str or kind is int or value is None else _typed(value)
-
-        def project(device: Device) -> tuple[Any, ...]:
-            own = device.attributes
-            values = [attribute(own, full, short) for full, short in attributes]
-            if capacity:
-                values += _capacities(device, capacity)
-            return tuple(values)
+        def project(devices: Sequence[Device]) -> list[Any]:
+            keys: list[Any] = []
+            for device in devices:
+                own = device.attributes
+                values: list[Any] = []
+                for full, short in attributes:
+                    value = own.get(short) if short and full not in own else own.get(full)
+                    kind = value.__class__
+                    plain = kind is str or kind is int or value is None
+                    values.append(value if plain else _typed(value))
+                if capacity:
+                    values += _capacities(device, capacity)
+                keys.append(tuple(values))
+            return keys
 
         return project
 

@@ -10,23 +10,17 @@ for which slices were seen first.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from gpudra.api.meta import NodeSelector
 from gpudra.api.resource_v1 import (
-    CounterConsumption,
     Device,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
 )
+from gpudra.driver.core.allocator.layouts import Amounts, Groups, PoolProblemError, layout_of
 from gpudra.driver.core.allocator.nodeselector import reaches, selector_problem
 from gpudra.driver.core.allocator.types import Node, PoolKey
-
-Amounts = tuple[tuple[int, int], ...]
-"""(counter slot, nanos) pairs of one device."""
-Groups = tuple[tuple[str, frozenset[str]], ...]
-"""(counter set, compatibility groups) pairs of one device."""
 
 SKIP_FEATURE = "DRAOptionalNodeOperations"
 """What a node must declare before devices with skipNodeOperations may go there."""
@@ -75,8 +69,11 @@ class Pool:
         home_of: index into ``homes`` per device.
         amounts: what each device takes from the counters; empty for most.
         groups: compatibility groups per device; an empty tuple if no device has any.
+        table: equal for pools of which all devices take alike; 0 if none takes anything.
         slots: counter slot of each (counter set, counter).
+        sets: number of the counter set of each slot.
         counters: nanos of each slot while nothing is allocated.
+        skips: whether any slice has skipNodeOperations.
         binding: whether any device has binding conditions; such pools are tried last.
         node_name: set if all slices belong to this one node.
         ready: whether devices may be given out: the status is READY.
@@ -92,6 +89,9 @@ class Pool:
     groups: tuple[Groups, ...] = ()
     slots: tuple[tuple[str, str], ...] = ()
     counters: tuple[int, ...] = ()
+    table: int = 0
+    sets: tuple[int, ...] = ()
+    skips: bool = False
     binding: bool = False
     node_name: str = ""
     ready: bool = False
@@ -197,10 +197,6 @@ def unreadable_slice(
 _NEWEST = 2**63 - 1  # nobody knows its generation, so nothing may be thought newer
 
 
-class _PoolProblemError(Exception):
-    """Ends the reading of a pool that contradicts itself."""
-
-
 def build_pool(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool:
     """The pool that these slices make up; slices of older generations are left aside.
 
@@ -225,6 +221,7 @@ def build_pool(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool:
         homes=tuple(homes),
         home_of=tuple(home_of),
         node_name=_single_node(current),
+        skips=any(home.skip_operations for home in homes),
     )
     try:
         missing = _check_slices(current)
@@ -232,7 +229,7 @@ def build_pool(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool:
             return _fail(base, PoolStatus.INCOMPLETE, missing)
         _check_names(devices)
         _add_counters(base, current)
-    except _PoolProblemError as problem:
+    except PoolProblemError as problem:
         return _fail(base, PoolStatus.INVALID, str(problem))
     base.status, base.ready = PoolStatus.READY, True
     return base
@@ -255,6 +252,8 @@ def _fail(pool: Pool, status: PoolStatus, problem: str) -> Pool:
 
 
 def _single_node(slices: Sequence[ResourceSlice]) -> str:
+    if len(slices) == 1:
+        return slices[0].spec.node_name
     names = {one.spec.node_name for one in slices}
     return names.pop() if len(names) == 1 else ""
 
@@ -281,20 +280,18 @@ def _check_slices(current: Sequence[ResourceSlice]) -> str:
     """Why slices are missing, or empty.
 
     Raises:
-        _PoolProblemError: they disagree about how many there are, or one carries two kinds of content.
+        PoolProblemError: they disagree about how many there are, or one carries two kinds of content.
     """
     for one in current:
         if _UNREADABLE in one.spec.extra:
-            raise _PoolProblemError(str(one.spec.extra[_UNREADABLE]))
+            raise PoolProblemError(str(one.spec.extra[_UNREADABLE]))
     counts = {one.spec.pool.resource_slice_count for one in current}
     if len(counts) > 1:
         said = ", ".join(str(count) for count in sorted(counts))
-        raise _PoolProblemError(f"slices disagree about resourceSliceCount ({said})")
+        raise PoolProblemError(f"slices disagree about resourceSliceCount ({said})")
     for one in current:
         if one.spec.devices and one.spec.shared_counters:
-            raise _PoolProblemError(
-                f"slice {one.metadata.name} has both devices and sharedCounters"
-            )
+            raise PoolProblemError(f"slice {one.metadata.name} has both devices and sharedCounters")
     wanted = counts.pop()
     if wanted == len(current):
         return ""
@@ -308,7 +305,7 @@ def _check_names(devices: Sequence[Device]) -> None:
     seen: set[str] = set()
     for device in devices:
         if device.name in seen:
-            raise _PoolProblemError(f"device name {device.name} twice")
+            raise PoolProblemError(f"device name {device.name} twice")
         seen.add(device.name)
 
 
@@ -319,113 +316,11 @@ def _add_counters(pool: Pool, current: Sequence[ResourceSlice]) -> None:
             counted = True
         if device.binding_conditions:
             pool.binding = True
-    if counted or len(current) > 1 or current[0].spec.shared_counters:
-        pool.slots, pool.counters = _counter_table(current)
-    if counted:
-        numbers = _CounterNumbers(pool.slots)
-        pool.amounts = tuple([numbers.amounts(device) for device in pool.devices])
-        pool.groups = _groups(pool.devices)
-    else:
+    if not counted:
         pool.amounts = ((),) * len(pool.devices)
-
-
-def _counter_table(
-    current: Sequence[ResourceSlice],
-) -> tuple[tuple[tuple[str, str], ...], tuple[int, ...]]:
-    slots: list[tuple[str, str]] = []
-    counters: list[int] = []
-    names: set[str] = set()
-    for one in current:
-        for counter_set in one.spec.shared_counters:
-            if counter_set.name in names:
-                raise _PoolProblemError(f"counter set {counter_set.name} twice")
-            names.add(counter_set.name)
-            for name in sorted(counter_set.counters):
-                value = counter_set.counters[name].value.nanos
-                if value < 0:
-                    raise _PoolProblemError(f"counter {counter_set.name}/{name} is negative")
-                slots.append((counter_set.name, name))
-                counters.append(value)
-    return tuple(slots), tuple(counters)
-
-
-# What equal devices of other pools take, by counter layout and content: nodes repeat each other.
-# Only saves work; bounded, and never consulted for anything but exactly the same content.
-_AMOUNTS: dict[tuple[Any, ...], Amounts] = {}
-_LAYOUTS: dict[tuple[str, ...], int] = {}
-_MEMO_LIMIT = 100_000
-
-
-class _CounterNumbers:
-    """Numbers the counters of a pool."""
-
-    def __init__(self, slots: Sequence[tuple[str, str]]) -> None:
-        self.number = {slot: index for index, slot in enumerate(slots)}
-        names: dict[str, list[str]] = {}
-        first: dict[str, int] = {}
-        for index, (set_name, name) in enumerate(slots):
-            names.setdefault(set_name, []).append(name)
-            first.setdefault(set_name, index)
-        if len(_LAYOUTS) > _MEMO_LIMIT or len(_AMOUNTS) > _MEMO_LIMIT:
-            _LAYOUTS.clear()
-            _AMOUNTS.clear()
-        self.sets = {
-            set_name: (first[set_name], _LAYOUTS.setdefault(tuple(own), len(_LAYOUTS)))
-            for set_name, own in names.items()
-        }
-
-    def amounts(self, device: Device) -> Amounts:
-        """What a device takes.
-
-        Raises:
-            _PoolProblemError: it refers to what is not there, or takes a negative amount.
-        """
-        consumed = device.consumes_counters
-        if len(consumed) != 1:
-            return self._work_out(device) if consumed else ()
-        counters = consumed[0].counters
-        place = self.sets.get(consumed[0].counter_set)
-        key = (place, *counters, *[counter.value.nanos for counter in counters.values()])
-        found = _AMOUNTS.get(key)
-        if found is None:
-            found = self._work_out(device)
-            _AMOUNTS[key] = found
-        return found
-
-    def _work_out(self, device: Device) -> Amounts:
-        taken: dict[int, int] = {}
-        for consumption in device.consumes_counters:
-            set_name = consumption.counter_set
-            for name, counter in consumption.counters.items():
-                slot = self.number.get((set_name, name))
-                if slot is None:
-                    raise _PoolProblemError(_missing(device, consumption, self.number))
-                nanos = counter.value.nanos
-                if nanos < 0:
-                    raise _PoolProblemError(
-                        f"device {device.name} takes a negative {set_name}/{name}"
-                    )
-                taken[slot] = taken.get(slot, 0) + nanos
-        return tuple(sorted(taken.items()))
-
-
-def _missing(
-    device: Device, consumption: CounterConsumption, number: dict[tuple[str, str], int]
-) -> str:
-    set_name = consumption.counter_set
-    if not any(known == set_name for known, _ in number):
-        return f"device {device.name} refers to the missing counter set {set_name}"
-    unknown = [name for name in consumption.counters if (set_name, name) not in number]
-    return f"device {device.name} refers to the missing counter {set_name}/{unknown[0]}"
-
-
-def _groups(devices: Sequence[Device]) -> tuple[Groups, ...]:
-    if not any(one.compatibility_groups for device in devices for one in device.consumes_counters):
-        return ()
-    return tuple(
-        tuple(
-            (one.counter_set, frozenset(one.compatibility_groups))
-            for one in device.consumes_counters
-        )
-        for device in devices
-    )
+        if len(current) == 1 and not current[0].spec.shared_counters:
+            return
+    layout, pool.slots = layout_of([one for part in current for one in part.spec.shared_counters])
+    pool.counters, pool.sets = layout.counters, layout.sets
+    if counted:
+        pool.table, pool.amounts, pool.groups = layout.amounts(pool.devices, pool.slots)

@@ -201,7 +201,7 @@ class Question:
             pool = record.pool
             if not pool.node_name:
                 key.append((at, tuple(pool.on_node(view.node))))
-            if any(home.skip_operations for home in pool.homes):
+            if pool.skips:
                 key.append(SKIP_FEATURE in view.node.declared_features)
         if self._builder.sources:
             key.append(pattern(self._builder.table(self.parts(view)), self._builder.sources))

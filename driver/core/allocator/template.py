@@ -19,7 +19,8 @@ from gpudra.driver.core.allocator.consumable_capacity import Fit
 from gpudra.driver.core.allocator.derived import Source
 from gpudra.driver.core.allocator.derivedvalues import DerivedValues
 from gpudra.driver.core.allocator.facts import Verdict
-from gpudra.driver.core.allocator.pools import SKIP_FEATURE, Amounts, Groups, Pool
+from gpudra.driver.core.allocator.layouts import Amounts, Groups
+from gpudra.driver.core.allocator.pools import SKIP_FEATURE, Pool
 from gpudra.driver.core.allocator.requests import Alternative, Plan
 
 Judge = Callable[[Alternative, int], Verdict]

@@ -73,12 +73,10 @@ class PoolRecord:
 
 def _structure(pool: Pool) -> tuple[Any, ...]:
     """Counters by number instead of name, and what only some pools have."""
-    if not pool.slots and not any(home.skip_operations for home in pool.homes):
+    if not pool.slots and not pool.skips:
         return ()
-    number: dict[str, int] = {}
-    sets = tuple(number.setdefault(name, len(number)) for name, _ in pool.slots)
-    skipped = tuple(home.skip_operations for home in pool.homes)
-    return pool.amounts, pool.groups, sets, pool.home_of if any(skipped) else (), skipped
+    skipped = tuple([home.skip_operations for home in pool.homes]) if pool.skips else ()
+    return pool.table, pool.groups, pool.sets, pool.home_of if pool.skips else (), skipped
 
 
 @dataclass(slots=True)
@@ -138,8 +136,17 @@ class ClusterState:
         if before is not None and before != key:
             self.remove_slice(one.metadata.name)
         self._home[one.metadata.name] = key
-        self._slices.setdefault(key, {})[one.metadata.name] = one
-        self._pool_changed(key)
+        slices = self._slices.get(key)
+        if slices is None:
+            slices = self._slices[key] = {}
+        slices[one.metadata.name] = one
+        place = self._place.get(key)
+        if place and place == one.spec.node_name:
+            # The next slice of a node's pool: where the pool belongs does not change.
+            self._records.pop(key, None)
+            self._drop_view(place)
+        else:
+            self._pool_changed(key)
 
     def remove_slice(self, name: str) -> None:
         """Forgets a slice."""
@@ -243,7 +250,7 @@ class ClusterState:
         return found
 
     def _extra_taints(self, key: PoolKey) -> Callable[[str], tuple[DeviceTaint, ...]] | None:
-        rules = rules_for_pool(self.rules.values(), key)
+        rules = rules_for_pool(self.rules.values(), key) if self.rules else []
         return None if not rules else lambda device: rule_taints(rules, device)
 
     def records(self) -> list[PoolRecord]:
