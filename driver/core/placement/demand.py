@@ -7,9 +7,9 @@ numbers depend on the input only, never on hashing.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpudra.driver.core.placement.types import PlacementError, Request
+from gpudra.driver.core.placement.types import FULL_CARD, PlacementError, Request
 
 
 def _order(request: Request) -> tuple[object, ...]:
@@ -24,6 +24,25 @@ def _order(request: Request) -> tuple[object, ...]:
         request.memory_mib,
         tuple(sorted(request.models)),
     )
+
+
+COARSEST = 256
+"""Coarsest rounding: 64 cores, 128 GiB; shares stop at quarters of a card."""
+
+
+def _rounded(request: Request, step: int) -> Request:
+    milli = min(5 * step, 250)
+    return replace(
+        request,
+        cpu_milli=_up(request.cpu_milli, 250 * step),
+        memory_mib=_up(request.memory_mib, 512 * step),
+        card_milli=min(FULL_CARD, _up(request.card_milli, milli)),
+        card_memory_milli=min(FULL_CARD, _up(request.card_memory_milli, milli)),
+    )
+
+
+def _up(amount: int, step: int) -> int:
+    return -(-amount // step) * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,22 @@ class DemandMix:
             ((r, w) for r, w in counts.items() if w > 0), key=lambda rw: (-rw[1], _order(rw[0]))
         )
         return cls(tuple(r for r, _ in ordered), tuple(w / total for _, w in ordered))
+
+    def coarse(self, limit: int) -> "DemandMix":
+        """The same mix with at most about ``limit`` kinds, for policies that look at all of them.
+
+        CPU, memory and share sizes are rounded up to steps that double until few
+        enough kinds are left; a mix within the limit is returned as it is.
+        """
+        mix, step = self, 1
+        while len(mix.kinds) > limit and step <= COARSEST:
+            step *= 2
+            merged: dict[Request, float] = {}
+            for request, probability in zip(self.kinds, self.probabilities, strict=True):
+                kind = _rounded(request, step)
+                merged[kind] = merged.get(kind, 0.0) + probability
+            mix = DemandMix.weighted(merged)
+        return mix
 
     def most_frequent(self, part: float) -> "DemandMix":
         """The head of the mix that makes up ``part`` of all requests, scaled to one."""

@@ -21,6 +21,9 @@ from gpudra.driver.core.placement.types import FULL_CARD, Request
 TYPICAL_PART = 0.95
 """Part of all requests that the typical ones make up (the authors' setting)."""
 
+MOST_TYPICAL = 256
+"""Typical kinds looked at one by one (the openb lists have up to 124); bounds time and memory."""
+
 SCORE_SCALE = 100
 """Scores are integers up to this, as the scheduler framework has them."""
 
@@ -43,7 +46,7 @@ class Fgd(RowPlacer):
 
     def __init__(self, state: ClusterState, mix: DemandMix) -> None:
         super().__init__(state)
-        self._typical = _columns(state, _without_memory(mix).most_frequent(TYPICAL_PART))
+        self._typical = _columns(state, _typical(mix))
 
     def fragment(self, node: int) -> float:
         """F of one node now, in milli-cards."""
@@ -121,6 +124,17 @@ def _score(gain_milli: FloatArray) -> FloatArray:
     """Minus the published integer score, so that the best is the smallest."""
     gain = np.clip(gain_milli / FULL_CARD, -50.0, 50.0)
     return -np.floor(SCORE_SCALE / (1.0 + np.exp(-gain)))
+
+
+def _typical(mix: DemandMix) -> DemandMix:
+    """The head of the mix; lists with more kinds than MOST_TYPICAL are looked at more coarsely."""
+    bare = _without_memory(mix)
+    head = bare.most_frequent(TYPICAL_PART)
+    return (
+        head
+        if len(head.kinds) <= MOST_TYPICAL
+        else bare.coarse(MOST_TYPICAL).most_frequent(TYPICAL_PART)
+    )
 
 
 def _without_memory(mix: DemandMix) -> DemandMix:

@@ -59,3 +59,14 @@ def test_the_learner_forgets_the_lightest_beyond_its_limit() -> None:
     assert set(learner.mix().kinds) == {share(200), share(300)}
     with pytest.raises(PlacementError):
         DemandLearner(half_life_s=0)
+
+
+def test_a_mix_of_countless_kinds_is_looked_at_coarsely() -> None:
+    """Sizes are rounded up in doubling steps until few kinds are left; small mixes stay as they are."""
+    many = DemandMix.of([share(i % 900 + 50, cpu_milli=i * 7) for i in range(3000)])
+    coarse = many.coarse(200)
+    assert len(coarse.kinds) <= 200
+    assert sum(coarse.probabilities) == pytest.approx(1.0)
+    assert max(kind.card_milli for kind in coarse.kinds) <= 1000
+    few = DemandMix.of([share(123, cpu_milli=7)])
+    assert few.coarse(200) is few
