@@ -22,6 +22,10 @@ class UnknownValue:
 
     raw: Json
 
+    def __hash__(self) -> int:
+        # The JSON inside may hold lists and objects, which have no hash of their own.
+        return hash(repr(self.raw))
+
 
 Scalar = int | bool | str | Semver
 AttributeValue = (

@@ -115,6 +115,12 @@ def test_claims_get_the_defaults_of_the_api_server() -> None:
     assert (claim.key, claim.status.allocation) == ("n/c", None)
 
 
+def test_values_of_a_later_api_can_be_told_apart_like_any_other() -> None:
+    """Unknown forms compare and hash, whatever JSON they hold."""
+    one, same, other = ({"later": {"a": [n]}} for n in (1, 1, 2))
+    assert len({UnknownValue(one), UnknownValue(same), UnknownValue(other)}) == 2
+
+
 SCALARS = st.one_of(
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
