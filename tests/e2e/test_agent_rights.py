@@ -62,12 +62,13 @@ def test_the_token_carries_the_name_of_its_node(plugin: ApiClient) -> None:
 def test_slices_of_the_own_node_can_be_written(plugin: ApiClient) -> None:
     """Create, change and delete work for a slice of the token's node."""
     plugin.request("POST", SLICES, slice_object("rights-own", nodeName="node-1"))
-    plugin.request(
+    changed = plugin.request(
         "PATCH",
         f"{SLICES}/rights-own",
         {"spec": {"devices": [{"name": "gpu-1"}]}},
         content_type=MERGE_PATCH,
     )
+    assert [device["name"] for device in changed["spec"]["devices"]] == ["gpu-1"]
     plugin.request("DELETE", f"{SLICES}/rights-own")
 
 

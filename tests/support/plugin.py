@@ -164,11 +164,11 @@ class FakeLib:
 
     def readiness(self) -> Any:
         """Not asked here."""
-        raise NotImplementedError
+        raise AssertionError("the state machine asks for edits alone")
 
     def discover(self) -> Inventory:
         """Not asked here."""
-        raise NotImplementedError
+        raise AssertionError("the state machine asks for edits alone")
 
     def common_edits(self) -> ContainerEdits:
         """Nothing."""

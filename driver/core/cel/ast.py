@@ -5,12 +5,13 @@ The parser makes them (macros already expanded), the checker writes ``type`` and
 into them, the cost estimate and the planner read them. ``pos`` is the offset in the source.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from gpudra.driver.core.cel.types import DYN, Type
 
 
-class Node:
+class Node(ABC):
     """What all expressions share. ``depth`` counts operations nested in the source below it."""
 
     __slots__ = ("depth", "pos", "type")
@@ -20,9 +21,9 @@ class Node:
         self.depth = 0
         self.type: Type = DYN
 
+    @abstractmethod
     def copy(self) -> "Node":
         """A tree of fresh nodes, for macros that use an argument twice."""
-        raise NotImplementedError
 
 
 class Literal(Node):
