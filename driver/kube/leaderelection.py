@@ -100,6 +100,8 @@ class LeaderElector:
         self._rng = rng or random.Random()  # noqa: S311 - jitter needs no secrecy
         self._on_change = on_change
         self._token: LeadershipToken | None = None
+        # A term asked for whose answer has not come: the server may have granted it all the same.
+        self._asked: LeadershipToken | None = None
         self._renewed_at = 0.0
         self._seen: tuple[Any, ...] | None = None
         self._seen_at = 0.0
@@ -144,9 +146,9 @@ class LeaderElector:
             finally:
                 await _end(leading, renewing)
         finally:
-            if self._token is not None and not lost:
+            if not lost:
                 await self._release()
-            self._token = None
+            self._token = self._asked = None
         if lost:
             renewing.result()  # an error of ours, not of the server, is not hidden
             raise LeadershipLostError(
@@ -193,6 +195,7 @@ class LeaderElector:
                 "metadata": {"name": self._name, "namespace": self._namespace},
                 "spec": self._spec(0, None),
             }
+            self._asked = LeadershipToken(self._identity, 0)
             written = await self._client.create(LEASES, fresh, self._namespace)
         else:
             spec = lease.get("spec") or {}
@@ -205,24 +208,23 @@ class LeaderElector:
                 **spec,
                 **self._spec(transitions + taking, None if taking else spec.get("acquireTime")),
             }
+            self._asked = LeadershipToken(self._identity, transitions + taking)
             try:
                 written = await self._client.update(LEASES, lease)
             except ConflictError:
+                self._asked = None
                 return False
         self._observe(written)
         self._token = LeadershipToken(
             self._identity, int(written["spec"].get("leaseTransitions") or 0)
         )
+        self._asked = None
         self._renewed_at = started
         return True
 
     def _is_ours(self, spec: Obj) -> bool:
-        token = self._token
-        return (
-            token is not None
-            and spec.get("holderIdentity") == self._identity
-            and int(spec.get("leaseTransitions") or 0) == token.transitions
-        )
+        term = self._token
+        return term is not None and _is_term(spec, term)
 
     def _may_take(self, spec: Obj) -> bool:
         if not spec.get("holderIdentity") or self._is_ours(spec):
@@ -254,15 +256,18 @@ class LeaderElector:
         }
 
     async def _release(self) -> None:
+        terms = [term for term in (self._token, self._asked) if term is not None]
+        if not terms:
+            return
         try:
-            await within(self._clock, _RELEASE_SECONDS, self._give_back())
+            await within(self._clock, _RELEASE_SECONDS, self._give_back(terms))
         except (ApiError, TimeoutError) as error:
             log.info("lease_not_released", lease=self._name, error=str(error))
 
-    async def _give_back(self) -> None:
+    async def _give_back(self, terms: list[LeadershipToken]) -> None:
         lease = await self._client.get(LEASES, self._name, self._namespace)
         spec = lease.get("spec") or {}
-        if not self._is_ours(spec):
+        if not any(_is_term(spec, term) for term in terms):
             return
         now = rfc3339_micro(self._clock.now())
         lease["spec"] = {
@@ -272,6 +277,11 @@ class LeaderElector:
             "renewTime": now,
         }
         await self._client.update(LEASES, lease)
+
+
+def _is_term(spec: Obj, term: LeadershipToken) -> bool:
+    same_holder = spec.get("holderIdentity") == term.identity
+    return same_holder and int(spec.get("leaseTransitions") or 0) == term.transitions
 
 
 async def _end(*tasks: "asyncio.Future[None]") -> None:

@@ -83,6 +83,47 @@ async def test_an_orderly_end_hands_over_at_once() -> None:
     await second.stop()
 
 
+class LateAnswers(StoreApi):
+    """Carries a change of a lease out at once, and answers only when it is let."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock)
+        self.let = asyncio.Event()
+
+    async def create(self, *args: Any, **kwargs: Any) -> Any:
+        """The store's, late."""
+        made = await super().create(*args, **kwargs)
+        await self.let.wait()
+        return made
+
+    async def update(self, *args: Any, **kwargs: Any) -> Any:
+        """The store's, late."""
+        written = await super().update(*args, **kwargs)
+        await self.let.wait()
+        return written
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["created", "taken"])
+async def test_a_lease_whose_answer_never_came_is_given_back(earlier: bool) -> None:
+    """A process that ends between the server's write and its answer leaves the lease free."""
+    clock = VirtualClock()
+    api = LateAnswers(clock)
+    api.let.set()
+    if earlier:
+        before = Candidate(api, clock, "before")
+        await clock.advance(1)
+        await before.stop()
+    api.let.clear()
+    candidate = Candidate(api, clock, "a")
+    await clock.advance(1)
+    assert lease(api)["holderIdentity"] == "a"
+    assert not candidate.elector.is_leader
+    candidate.task.cancel()
+    api.let.set()
+    await asyncio.wait({candidate.task})
+    assert lease(api)["holderIdentity"] == ""
+
+
 async def test_a_leader_that_vanishes_is_followed_after_the_lease() -> None:
     """The lease of a leader that stopped renewing is taken when it was seen unchanged for 15 s."""
     clock = VirtualClock()
