@@ -95,19 +95,29 @@ def docker_archive(layer: bytes, images: Sequence[Image], architecture: str) -> 
     return buffer.getvalue()
 
 
+def architecture() -> str:
+    """This machine's, as images call it.
+
+    Raises:
+        ImageError: it has no such name.
+    """
+    found = _ARCHITECTURES.get(platform.machine())
+    if found is None:
+        raise ImageError(f"no image can be made for the architecture {platform.machine()}")
+    return found
+
+
 def build_archive(busybox: Path, target: Path) -> None:
     """Write the archive of `IMAGES` to ``target``, if it would differ.
 
     Raises:
         ImageError: busybox does not run, or the machine has an unknown architecture.
     """
-    architecture = _ARCHITECTURES.get(platform.machine())
-    if architecture is None:
-        raise ImageError(f"no image can be made for the architecture {platform.machine()}")
+    machine = architecture()
     listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         raise ImageError(f"does not run: {listed.stderr.strip()}", obj=str(busybox))
-    content = docker_archive(busybox_layer(busybox, listed.stdout.split()), IMAGES, architecture)
+    content = docker_archive(busybox_layer(busybox, listed.stdout.split()), IMAGES, machine)
     if target.is_file() and target.read_bytes() == content:
         return
     partial = target.with_suffix(".partial")
@@ -115,7 +125,9 @@ def build_archive(busybox: Path, target: Path) -> None:
     partial.replace(target)
 
 
-def import_archive(ctr: Path, socket: Path, archive: Path, stamp: Path) -> None:
+def import_archive(
+    ctr: Path, socket: Path, archive: Path, stamp: Path, digest: str | None = None
+) -> None:
     """Import ``archive`` into a containerd, unless ``stamp`` says that it has just this one.
 
     Args:
@@ -123,11 +135,12 @@ def import_archive(ctr: Path, socket: Path, archive: Path, stamp: Path) -> None:
         socket: absolute path of the containerd socket.
         archive: a docker-archive.
         stamp: file in the containerd's root folder, so that both vanish together.
+        digest: what tells this archive from others; made from its content when it is None.
 
     Raises:
         ImageError: the import failed.
     """
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    digest = digest or hashlib.sha256(archive.read_bytes()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return
     result = subprocess.run(
