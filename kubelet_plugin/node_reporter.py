@@ -61,12 +61,14 @@ class Sources:
         hardware_problem: why the cards cannot be read; None when they can.
         publish_problem: why the devices are not what they should be in the API.
         sick: cards that no new claim should get, by key, with the reason.
+        managed: whether managed mode gives out the cards; None while that is not known.
     """
 
     inventory: Callable[[], Inventory | None]
     hardware_problem: Callable[[], str | None]
     publish_problem: Callable[[], str | None]
     sick: Callable[[], Mapping[str, str]]
+    managed: Callable[[], bool | None] = lambda: None
 
 
 class NodeReporter:
@@ -162,7 +164,11 @@ class NodeReporter:
             feature_names=self._feature_names,
         )
         patches = plan_node(
-            node, labels=labels, condition=condition, now=rfc3339(self._clock.now())
+            node,
+            labels=labels,
+            condition=condition,
+            now=rfc3339(self._clock.now()),
+            managed=self._sources.managed(),
         )
         if patches.node is not None:  # first: it may carry the version that was read
             await self._client.patch(NODES, self._node_name, patches.node)

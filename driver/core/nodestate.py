@@ -36,6 +36,8 @@ FEATURE_LABELS = frozenset(
         "nvidia.com/mig.capable",
     }
 )
+# The node's GPUs are given out by managed mode; its pods are sent to nodes with this label.
+MANAGED_LABEL = "gpudra.io/managed"
 CONDITION = "GPUsReady"
 STARTUP_TAINT = "gpudra.io/not-ready"
 MIXED = "mixed"
@@ -180,7 +182,12 @@ def device_plugin_resources(node: Obj, vendors: Iterable[str]) -> tuple[str, ...
 
 
 def plan_node(
-    node: Obj, *, labels: Mapping[str, str], condition: NodeCondition, now: str
+    node: Obj,
+    *,
+    labels: Mapping[str, str],
+    condition: NodeCondition,
+    now: str,
+    managed: bool | None = None,
 ) -> NodePatches:
     """What to write so that the node says what it should.
 
@@ -189,18 +196,24 @@ def plan_node(
         labels: ours as they should be.
         condition: as it should be; ready also removes the start-up taint.
         now: RFC 3339, for the condition's times.
+        managed: whether managed mode gives out the GPUs; None: not known yet, the label stays.
     """
     return NodePatches(
-        node=_node_patch(node, labels, untaint=condition.ready),
+        node=_node_patch(node, labels, managed, untaint=condition.ready),
         status=_status_patch(node, condition, now),
     )
 
 
-def _node_patch(node: Obj, labels: Mapping[str, str], *, untaint: bool) -> dict[str, Any] | None:
+def _node_patch(
+    node: Obj, labels: Mapping[str, str], managed: bool | None, *, untaint: bool
+) -> dict[str, Any] | None:
     present: Mapping[str, str] = (node.get("metadata") or {}).get("labels") or {}
     ours = {name for name in present if name.startswith(LABEL_PREFIX)}
     if FEATURE_MARK in present:
         ours |= FEATURE_LABELS & present.keys()
+    if managed is not None:
+        ours |= {MANAGED_LABEL} & present.keys()
+        labels = {**labels, MANAGED_LABEL: "true"} if managed else labels
     change: dict[str, str | None] = dict.fromkeys(sorted(ours - labels.keys()))
     change |= {name: value for name, value in labels.items() if present.get(name) != value}
     taints = (node.get("spec") or {}).get("taints") or []

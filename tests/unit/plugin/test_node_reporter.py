@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpudra.driver.core.inventory import Gpu, Inventory, MigInfo, MigProfile, Placement
-from gpudra.driver.core.nodestate import CONDITION, FEATURE_MARK, STARTUP_TAINT, node_labels
+from gpudra.driver.core.nodestate import (
+    CONDITION,
+    FEATURE_MARK,
+    MANAGED_LABEL,
+    STARTUP_TAINT,
+    node_labels,
+)
 from gpudra.driver.devicelib.simulated import build_inventory, load_hardware
 from gpudra.driver.kube.clock import VirtualClock, settle
 from gpudra.driver.kube.resources import NODES, Obj
@@ -39,6 +45,7 @@ class World:
     hardware_problem: str | None = None
     publish_problem: str | None = None
     sick: dict[str, str] = field(default_factory=dict)
+    managed: bool | None = None
     withheld: list[str | None] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -57,6 +64,7 @@ class World:
             hardware_problem=lambda: self.hardware_problem,
             publish_problem=lambda: self.publish_problem,
             sick=lambda: self.sick,
+            managed=lambda: self.managed,
         )
         return NodeReporter(
             self.api,  # type: ignore[arg-type]
@@ -210,6 +218,17 @@ async def test_labels_go_when_they_are_no_longer_true() -> None:
     world.hardware_problem = "DriverMissing: gone"
     await reporter.look()
     assert world.labels == {"nvidia.com/gpu.product": "by-somebody-else"}
+
+
+async def test_a_managed_node_has_the_label_until_it_is_not_managed_any_more() -> None:
+    """Written for a managed policy, taken away for another one, left alone while none is known."""
+    world = World()
+    world.seed()
+    reporter = world.reporter()
+    for managed, label in ((None, None), (True, "true"), (None, "true"), (False, None)):
+        world.managed = managed
+        await reporter.look()
+        assert world.labels.get(MANAGED_LABEL) == label, managed
 
 
 async def test_feature_names_are_written_on_request_and_taken_back() -> None:
