@@ -233,13 +233,23 @@ def _map_decoder(item: Decoder) -> Decoder:
     return decode
 
 
-@functools.lru_cache(maxsize=65536)
-def _interned(text: str) -> str:
-    """One object per distinct text: names and models repeat in every device of a cluster.
-
-    Bounded, unlike sys.intern, so that hostile names cannot grow it without end.
-    """
+def _same(text: str) -> str:
     return text
+
+
+# One object per distinct text: names and models repeat in every device of a cluster. Bounded,
+# unlike sys.intern, so that hostile names cannot grow it without end.
+_interned = functools.lru_cache(maxsize=65536)(_same)
+
+
+def keep_texts(count: int) -> None:
+    """Keeps no more than so many distinct texts from now on, the ones that were used last.
+
+    For processes that read one object after the other and see few texts twice: there each claim's
+    uid and names would stay until 65,536 others have come.
+    """
+    global _interned  # noqa: PLW0603 - a property of the process, like the recursion limit
+    _interned = functools.lru_cache(maxsize=count)(_same)
 
 
 def decode_string(raw: Json) -> str:
