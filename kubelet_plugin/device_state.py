@@ -13,7 +13,8 @@ The kubelet is not trusted to call Unprepare (a pod may be deleted by force whil
 down), and the API is not trusted to say that a container has ended (its claim may be deleted by
 force while it runs). So a holder whose claim is gone from the API is undone at once if it was gone
 when this process first looked, and else only after a grace in which the kubelet's own clean-up
-(every 60 s) has had its chances.
+(every 60 s) has had its chances. Meanwhile Prepare waits a few seconds for the Unprepare that is
+due, see handover.py.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ from gpudra.driver.kube.clock import Clock
 from gpudra.driver.observability.logging import get_logger
 from gpudra.kubelet_plugin.claims import ClaimReader, Presence
 from gpudra.kubelet_plugin.forms import NOBODY, Forms, Users
+from gpudra.kubelet_plugin.handover import HANDOVER, Handover
 from gpudra.kubelet_plugin.instance_lock import InstanceLock
 from gpudra.kubelet_plugin.mig import EffectGoneError
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, ClaimRef, Records
@@ -115,6 +117,7 @@ class DeviceState:
         clock: for the grace of orphans.
         on_prepared: told every claim that was prepared anew.
         orphan_grace: seconds, see ORPHAN_GRACE.
+        handover: seconds that Prepare waits for a claim that is leaving.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class DeviceState:
         clock: Clock,
         on_prepared: Callable[[ClaimRecord], None] | None = None,
         orphan_grace: float = ORPHAN_GRACE,
+        handover: float = HANDOVER,
     ) -> None:
         self.driver = driver
         self.pool = pool
@@ -140,6 +144,7 @@ class DeviceState:
         self.devices = devices
         self._on_prepared = on_prepared
         self.orphans = Orphans(claims, clock, orphan_grace)
+        self._handover = Handover(clock, handover)
         self._cards = CardLocks()
         self._running: dict[str, tuple[str, asyncio.Task[Any]]] = {}
 
@@ -240,6 +245,13 @@ class DeviceState:
             allocation = prepared.allocation
         # Another instance must not wait for the API.
         users = NOBODY if prepared else await self.forms.users(allocation)
+        return await self._handover.patiently(
+            lambda: self._prepare_now(ref, allocation, users), lambda: self._clears(allocation)
+        )
+
+    async def _prepare_now(
+        self, ref: ClaimRef, allocation: ClaimAllocation, users: Users
+    ) -> tuple[tuple[PreparedDevice, ...], bool]:
         async with self.instances.held():
             record = self.records.get(ref.uid)
             if record and record.state == COMPLETED and record.serves(allocation):
@@ -253,6 +265,26 @@ class DeviceState:
                     return record.devices, True
             plan = prepare.plan(allocation, self.devices(), driver=self.driver, pool=self.pool)
             return await self._prepare_planned(plan, users), False
+
+    async def _clears(self, allocation: ClaimAllocation) -> bool:
+        """Whether a claim on the same cards is leaving; takes back those that may be."""
+        plan = prepare.plan(allocation, self.devices(), driver=self.driver, pool=self.pool)
+        near = [
+            one
+            for uid, one in self.records.items()
+            if uid != allocation.uid and one.cards & set(plan.cards)
+        ]
+        return any([await self._leaves(record) for record in near])
+
+    async def _leaves(self, record: ClaimRecord) -> bool:
+        """Whether a claim has gone now, or will as soon as the kubelet says so."""
+        kind, _ = self._running.get(record.uid, ("", None))
+        try:
+            gone = kind in (UNPREPARE, SWEEP) or await self.sweep_one(record.uid)
+        except GpudraError as error:
+            log.warning("could not undo a claim, will try again", error=str(error))
+            return False
+        return gone or self.orphans.waits(record.uid)
 
     async def _restore(self, record: ClaimRecord) -> None:
         """Writes the files of a completed claim again where they are gone."""
@@ -383,6 +415,7 @@ class DeviceState:
         """Undoes to the end, even if whoever asked is cancelled."""
         await uncancelled(self.runner.undo(record))
         self.orphans.forget(record.uid)
+        self._handover.freed()
 
 
 def describe(error: BaseException) -> str:

@@ -33,6 +33,7 @@ from gpudra.kubelet_plugin.proto import dra_v1_pb2 as pb
 from gpudra.kubelet_plugin.records import ClaimRef
 from gpudra.kubelet_plugin.recovery import Recovery
 from gpudra.kubelet_plugin.sharing import SharingSettings, open_backends
+from gpudra.kubelet_plugin.spent import Account
 from gpudra.kubelet_plugin.steps import CdiFileStep, StepHandler, StepRunner
 
 DRIVER = "gpu.example.com"
@@ -190,15 +191,17 @@ class Outcomes:
     def __init__(self) -> None:
         self.outcomes: list[tuple[str, str]] = []
         self.failures: list[tuple[str, str]] = []
+        self.accounts: list[Account] = []
         self.in_flight = 0
 
     def began(self, operation: str) -> None:
         """See Report."""
         self.in_flight += 1
 
-    def ended(self, operation: str, outcome: str, seconds: float) -> None:
+    def ended(self, operation: str, outcome: str, seconds: float, account: Account) -> None:
         """See Report."""
         self.in_flight -= 1
+        self.accounts.append(account)
         self.outcomes.append((operation, outcome))
 
     def call_ended(self) -> None:
@@ -252,6 +255,7 @@ class Instance:
         observe: files.Observe = files.ignore,
         handlers: Mapping[str, StepHandler] | None = None,
         blocking: Any = inline,
+        handover: float = 0.0,
     ) -> None:
         self.node = node
         self.warnings: list[tuple[str, str]] = []
@@ -298,6 +302,7 @@ class Instance:
             ),
             devices=lambda: node.devices,
             clock=node.clock,
+            handover=handover,
         )
         self.recovery = Recovery(
             self.state,
