@@ -13,7 +13,6 @@ import contextlib
 import gc
 import random
 import signal
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,10 +26,9 @@ from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.prepare import CDI_FILE, MIG_INSTANCE, MIG_MODE
 from gpudra.driver.core.resourceslices import ServerFeatures
 from gpudra.driver.devicelib.protocol import DeviceLib
-from gpudra.driver.kube.client import KubeClient
+from gpudra.driver.kube.client import ClientOptions, KubeClient
 from gpudra.driver.kube.clock import Clock, SystemClock
 from gpudra.driver.kube.events import EventRecorder
-from gpudra.driver.observability import metrics as m
 from gpudra.driver.observability.http import StatusServer
 from gpudra.driver.observability.logging import get_logger
 from gpudra.driver.observability.metrics import Component, Metrics
@@ -55,6 +53,7 @@ from gpudra.kubelet_plugin.health_service import HealthService
 from gpudra.kubelet_plugin.health_store import HealthStore
 from gpudra.kubelet_plugin.holders import Holders
 from gpudra.kubelet_plugin.instance_lock import FileLock, InstanceLock
+from gpudra.kubelet_plugin.meters import Meters
 from gpudra.kubelet_plugin.mig import MigInstanceStep, MigModeStep, MigSurvey, Partitions
 from gpudra.kubelet_plugin.node_reporter import UNREAD, NodeReporter, Sources
 from gpudra.kubelet_plugin.nodepolicy import PolicyWatcher
@@ -84,7 +83,7 @@ class App:
         clock: for everything that waits.
         rng: for jitter.
         observe: see StepRunner; tests end the process there.
-        version: of gpudra, for metrics.
+        metrics: of the process; None: its own.
     """
 
     def __init__(
@@ -97,12 +96,13 @@ class App:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         observe: files.Observe = files.ignore,
-        version: str = "",
+        metrics: Metrics | None = None,
     ) -> None:
         self.options = options
         self.clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()  # noqa: S311 - jitter
-        self.metrics = Metrics(Component.AGENT, version=version)
+        self.metrics = metrics or Metrics(Component.AGENT)
+        self.meters = Meters(self.metrics)
         self.events = EventRecorder(
             client,
             controller=options.driver_name,
@@ -125,7 +125,7 @@ class App:
         self.checkpoint = Checkpoint(
             CheckpointFile(options.state_folder, observe=observe),
             boot_id=boot_id,
-            on_write=lambda seconds: self.metrics.observe(m.CHECKPOINT_SECONDS, seconds),
+            on_write=self.meters.checkpoint_written,
             monotonic=clock.monotonic,
         )
         self.instances = InstanceLock(
@@ -176,6 +176,7 @@ class App:
             clock=clock,
             on_prepared=lambda record: self.claim_status.prepared(record),  # noqa: PLW0108 - made below
             orphan_grace=options.orphan_grace,
+            took_back=self.meters.took_back,
         )
         self._wire_reports(client, users, store)
 
@@ -197,13 +198,21 @@ class App:
             checkpoint=self.checkpoint,
         )
         self.recovery = Recovery(
-            self.state, self.checkpoint, store, clock=clock, warn=self.report.node_warning
+            self.state,
+            self.checkpoint,
+            store,
+            clock=clock,
+            warn=self.report.node_warning,
+            took_back=self.meters.took_back,
         )
         self.care = SharingCare(
             self.backends,
             lambda: self.checkpoint.records,
             clock=clock,
             warn=self.report.node_warning,
+            on_usable=self.meters.backend,
+            on_incident=self.meters.incident,
+            took_back=self.meters.took_back,
         )
 
     def _wire_publishing(self, client: KubeClient) -> None:
@@ -240,6 +249,7 @@ class App:
             clock=self.clock,
             rng=self._rng,
             withheld=UNREAD,
+            on_pool=lambda pool: self.meters.pool(pool, self.hardware.devices),
         )
         self.node = NodeReporter(
             client,
@@ -249,6 +259,7 @@ class App:
                 hardware_problem=self.hardware.problem,
                 publish_problem=self.publisher.problem,
                 sick=self.health.sick_cards,
+                managed=lambda: self.policies.managed,
             ),
             withhold=self.publisher.withhold,
             warn=self.report.node_warning,
@@ -265,6 +276,8 @@ class App:
             kinds=options.kinds,
             clock=self.clock,
             rng=self._rng,
+            on_error=self.meters.reflector_failed,
+            on_count=self.meters.reflector_holds,
         )
 
     def _wire_sockets(self) -> None:
@@ -285,10 +298,6 @@ class App:
         )
 
     def _inventory_changed(self, inventory: Inventory) -> None:
-        kinds = Counter(device.kind.value for device in self.hardware.devices.values())
-        self.metrics.clear(m.DEVICES)
-        for kind, count in kinds.items():
-            self.metrics.set(m.DEVICES, count, kind=kind, state="published")
         self.publisher.inventory_changed(inventory)
         self.node.changed()
 
@@ -297,18 +306,14 @@ class App:
         self.backends.settings = self.options.sharing.within(policy.isolation)
         self.health.set_policy(HealthPolicy.of_xids(policy.xid_effects))
         self.publisher.policy_changed(policy)
+        self.node.changed()
 
     def _hardware_trouble(self, why: str) -> None:
         if self.health.trouble(why) == 1:
             self.node.changed()
 
     def _taints_changed(self, taints: Mapping[str, tuple[DeviceTaint, ...]]) -> None:
-        causes = Counter(
-            cause.key for gpu in self.health.state.cards for cause in self.health.state.causes(gpu)
-        )
-        self.metrics.clear(m.UNHEALTHY_GPUS)
-        for cause, count in causes.items():
-            self.metrics.set(m.UNHEALTHY_GPUS, count, cause=cause)
+        self.meters.health(self.health.state)
         self.publisher.taints_changed(taints)
         self.node.changed()
 
@@ -316,7 +321,7 @@ class App:
         self.report.node_warning("GPUUnhealthy", f"GPU {gpu}: {cause.key}: {cause.message}")
 
     def _registered(self, status: Registered) -> None:
-        self.metrics.set(m.KUBELET_REGISTERED, 1 if status.ok else 0)
+        self.meters.registered(status.ok)
         if not status.ok:
             self.report.node_warning("RegistrationFailed", status.error)
         self.publisher.connection_changed()
@@ -371,6 +376,7 @@ class App:
         dead = sockets.remove_dead_siblings(self.paths, self.options.driver_name)
         if dead:
             log.info("removed sockets of ended instances", paths=[str(path) for path in dead])
+            self.meters.took_back("socket", len(dead))
         await self._service_server.start()
         await self._registration_server.start()
         log.info("serving", endpoint=str(self.paths.service), claims=len(self.state.records))
@@ -433,11 +439,17 @@ async def serve(options: Options, *, version: str, observe: files.Observe = file
         GpudraError: it cannot start.
     """
     stop = asyncio.Event()
-    lib = hardware_module.open_lib(options, options.state_folder / "hardware")
+    metrics = Metrics(Component.AGENT, version=version)
+    lib = hardware_module.open_lib(
+        options, options.state_folder / "hardware", Meters(metrics).device_call
+    )
     kubeconfig = str(options.kubeconfig) if options.kubeconfig else None
-    client = await KubeClient.load(kubeconfig)
+    how = ClientOptions(
+        user_agent=f"gpudra-kubelet-plugin/{version}", on_request=metrics.api_request
+    )
+    client = await KubeClient.load(kubeconfig, options=how)
     try:
-        app = App(options, client, lib, boot_id=read_boot_id(), observe=observe, version=version)
+        app = App(options, client, lib, boot_id=read_boot_id(), observe=observe, metrics=metrics)
         with _stopped_by_signals(stop):
             await app.run(stop)
     finally:

@@ -17,6 +17,7 @@ from gpudra.driver.observability.logging import bound, current_op_id, get_logger
 from gpudra.kubelet_plugin.device_state import DeviceState, describe
 from gpudra.kubelet_plugin.proto import dra_v1_pb2 as pb
 from gpudra.kubelet_plugin.records import ClaimRef
+from gpudra.kubelet_plugin.spent import Account, opened
 
 OK, AGAIN, REFUSED, FAILED = "ok", "again", "refused", "failed"
 _FAILURES = {"prepare": "could not prepare", "unprepare": "could not unprepare"}
@@ -30,8 +31,8 @@ class Report(Protocol):
         """A claim entered ``prepare`` or ``unprepare``."""
         ...
 
-    def ended(self, operation: str, outcome: str, seconds: float) -> None:
-        """It left, with OK, AGAIN, REFUSED or FAILED."""
+    def ended(self, operation: str, outcome: str, seconds: float, account: Account) -> None:
+        """It left, with OK, AGAIN, REFUSED or FAILED; ``account`` says what took the time."""
         ...
 
     def call_ended(self) -> None:
@@ -112,11 +113,11 @@ class DraService:
 
     async def _watched(self, name: str, ref: ClaimRef, work: Callable[[], Awaitable[str]]) -> str:
         """Runs one claim's work; the error text, or nothing."""
-        began = self._monotonic()
+        began, account = self._monotonic(), Account(self._monotonic)
         self._report.began(name)
         outcome = FAILED
         message = ""
-        with bound(claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid):
+        with bound(claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid), opened(account):
             try:
                 outcome = await work()
             except GpudraError as error:
@@ -127,7 +128,7 @@ class DraService:
                 message = f"{describe(error)} (op {current_op_id()})"
                 log.exception(_FAILURES[name])
             finally:
-                self._report.ended(name, outcome, self._monotonic() - began)
+                self._report.ended(name, outcome, self._monotonic() - began, account)
             if message:
                 self._report.claim_failed(ref, name, message)
         return message

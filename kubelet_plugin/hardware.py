@@ -31,8 +31,10 @@ _RETRY_CAP = 4.0
 log = get_logger(__name__)
 
 
-def open_lib(options: Options, state_dir: Path) -> DeviceLib:
-    """The library that was asked for; see open_device_lib for what it raises."""
+def open_lib(
+    options: Options, state_dir: Path, on_call: Callable[[float, bool], object] | None = None
+) -> DeviceLib:
+    """The library that was asked for; see open_device_lib for its parts and what it raises."""
     return open_device_lib(
         Source(
             backend=Backend(options.device_lib.value),
@@ -42,7 +44,8 @@ def open_lib(options: Options, state_dir: Path) -> DeviceLib:
             nvml_library=options.nvml_library,
             driver_root=options.driver_root,
             host_root=options.host_root,
-        )
+        ),
+        on_call,
     )
 
 

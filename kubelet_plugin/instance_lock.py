@@ -16,6 +16,7 @@ from pathlib import Path
 from gpudra.api.errors import StateError
 from gpudra.driver.kube.clock import Clock
 from gpudra.kubelet_plugin import files
+from gpudra.kubelet_plugin.spent import Phase, spending
 
 LOCK_NAME = "serialize.lock"
 WANTED_NAME = "serialize.wanted"
@@ -81,7 +82,8 @@ class InstanceLock:
         Raises:
             StateError: another instance did not let go in time, or its checkpoint is unreadable.
         """
-        await self._enter()
+        with spending(Phase.LOCK):
+            await self._enter()
         try:
             yield
         finally:

@@ -8,7 +8,7 @@ policies: the default is in force, which is said once.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Protocol
 
 from gpudra.api import nodepolicy as api
@@ -19,12 +19,17 @@ from gpudra.driver.core.nodepolicy import resolve, rivals
 from gpudra.driver.kube.backoff import Backoff
 from gpudra.driver.kube.clock import Clock
 from gpudra.driver.kube.reflector import ListWatcher, Reflector, ReflectorError
-from gpudra.driver.kube.resources import NODE_POLICIES, NODES, Obj
+from gpudra.driver.kube.resources import NODE_POLICIES, NODES, Obj, Resource
 from gpudra.driver.observability.logging import get_logger
 
 # How often it is looked whether the CRD has been installed since.
 _ABSENT_SECONDS = 30.0
 log = get_logger(__name__)
+
+
+def ignore(_resource: Resource, _what: object) -> object:
+    """For callers who do not count."""
+    return None
 
 
 class PolicyClient(ListWatcher, Protocol):
@@ -45,6 +50,8 @@ class PolicyWatcher:
         kinds: the forms that cards may have here, whatever policies say.
         clock: for pauses.
         rng: for their jitter.
+        on_error: told of every list or watch that failed, and why in one word.
+        on_count: told how many objects of a kind are held.
     """
 
     def __init__(
@@ -56,12 +63,16 @@ class PolicyWatcher:
         kinds: frozenset[DeviceKind] = EVERY_FORM,
         clock: Clock,
         rng: random.Random,
+        on_error: Callable[[Resource, str], object] = ignore,
+        on_count: Callable[[Resource, Sized], object] = ignore,
     ) -> None:
         self._client = client
         self._on_change = on_change
         self._kinds = kinds
         self._clock = clock
         self._rng = rng
+        self._on_error = on_error
+        self._on_count = on_count
         self._policy: PublishPolicy | None = None
         # Without the right or the kind there is nothing to wait for.
         self._without_policies = False
@@ -90,6 +101,11 @@ class PolicyWatcher:
     def policy(self) -> PublishPolicy | None:
         """The policy in force; None while it is not known."""
         return self._policy
+
+    @property
+    def managed(self) -> bool | None:
+        """Whether managed mode gives out the node's cards; None while that is not known."""
+        return None if self._policy is None else self._policy.managed
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -125,11 +141,13 @@ class PolicyWatcher:
         self._seen()
 
     def _policies_failed(self, error: ReflectorError) -> None:
+        self._on_error(NODE_POLICIES, error.kind)
         if isinstance(error.error, ForbiddenError | NotFoundError):
             log.warning("NodePolicies cannot be read, the default is in force", error=error.message)
             self._no_policies()
 
     def _node_failed(self, error: ReflectorError) -> None:
+        self._on_error(NODES, error.kind)
         if isinstance(error.error, ForbiddenError):
             log.warning(
                 "the node's labels cannot be read, only policies without nodeSelector count",
@@ -145,6 +163,8 @@ class PolicyWatcher:
     def _seen(self, *, policies: bool = False) -> None:
         if policies:
             self._without_policies = False
+        self._on_count(NODE_POLICIES, list(self._policies.store.values()))
+        self._on_count(NODES, list(self._node.store.values()))
         self._decide()
 
     def _decide(self) -> None:

@@ -8,7 +8,7 @@ the kubelet wipes them 30 s after it lost it, and stay when this process ends.
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -79,6 +79,7 @@ class Publisher:
         rng: for their jitter.
         policy: what to publish; None: nothing until ``policy_changed`` told.
         withheld: why nothing may be published at first; see ``withhold``.
+        on_pool: told each pool that is to be published.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Publisher:
         rng: random.Random,
         policy: PublishPolicy | None = None,
         withheld: str | None = None,
+        on_pool: Callable[[DesiredPool], object] | None = None,
     ) -> None:
         self._controller = controller
         self._probe = probe
@@ -106,6 +108,7 @@ class Publisher:
         self._withdrawals = Withdrawals(holders, driver=driver, clock=clock, rng=rng)
         self._policy = policy
         self._withheld = withheld
+        self._on_pool = on_pool
         self._judged = withheld is None
         self._wake = asyncio.Event()
         self._pool: DesiredPool | None = None
@@ -246,6 +249,8 @@ class Publisher:
         self._tell(pool.problems)
         if pool != self._pool:
             self._pool = pool
+            if self._on_pool is not None:
+                self._on_pool(pool)
             self._controller.set_desired(pool)
         return self._withdrawals.rest
 

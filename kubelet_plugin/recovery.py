@@ -20,7 +20,7 @@ from gpudra.driver.observability.logging import bound, get_logger, operation
 from gpudra.kubelet_plugin.cdi_store import CdiStore, FoundFile
 from gpudra.kubelet_plugin.checkpoint import Checkpoint, replaced
 from gpudra.kubelet_plugin.checkpoint_file import Content
-from gpudra.kubelet_plugin.device_state import DeviceState
+from gpudra.kubelet_plugin.device_state import HALF_MADE, DeviceState, TookBack, nobody
 from gpudra.kubelet_plugin.mig import EffectGoneError
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, record_of
 
@@ -43,6 +43,7 @@ class Recovery:
         store: the CDI folder.
         clock: for the period and the name of a damaged file.
         warn: tells people, as an Event on the node: reason and note.
+        took_back: told what was cleaned up, by kind and number.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Recovery:
         *,
         clock: Clock,
         warn: Warn,
+        took_back: TookBack = nobody,
     ) -> None:
         self._state = state
         self._checkpoint = checkpoint
         self._store = store
         self._clock = clock
         self._warn = warn
+        self._took_back = took_back
         self._loaded = False
         self._strays_due = False
         self._boot_id = ""
@@ -145,6 +148,7 @@ class Recovery:
         try:
             if record.state != COMPLETED:
                 await self._state.runner.undo(record)
+                self._took_back(HALF_MADE, 1)
                 log.info("undid a claim that was half-made")
             elif record.name:
                 plan = self._state.plan_again(record)
@@ -164,7 +168,8 @@ class Recovery:
 
     def _sweep_temporary(self) -> None:
         """Only CDI files are written aside; killed writers leave those."""
-        self._store.sweep_temporary()
+        if count := self._store.sweep_temporary():
+            self._took_back("temporary", count)
 
     # --- rebuild --------------------------------------------------------------------------------
 
@@ -200,6 +205,7 @@ class Recovery:
     def _remove_stray(self, file: FoundFile) -> None:
         try:
             self._store.remove(file.name)
+            self._took_back("cdi_file", 1)
             log.info("removed a CDI file of no claim", file=file.name)
         except StateError as error:
             log.warning("could not remove a CDI file of no claim", error=str(error))

@@ -6,6 +6,7 @@ from gpudra.driver.observability import metrics as m
 from gpudra.driver.observability.metrics import Metrics
 from gpudra.kubelet_plugin.checkpoint import Checkpoint
 from gpudra.kubelet_plugin.records import ClaimRef
+from gpudra.kubelet_plugin.spent import Account
 
 _REASONS = {"prepare": "PrepareFailed", "unprepare": "UnprepareFailed"}
 _SECONDS = {"prepare": m.PREPARE_SECONDS, "unprepare": m.UNPREPARE_SECONDS}
@@ -40,10 +41,12 @@ class ClaimReport:
         """See Report."""
         self._metrics.inc(m.IN_FLIGHT, 1, operation=operation)
 
-    def ended(self, operation: str, outcome: str, seconds: float) -> None:
+    def ended(self, operation: str, outcome: str, seconds: float, account: Account) -> None:
         """See Report."""
         self._metrics.inc(m.IN_FLIGHT, -1, operation=operation)
-        self._metrics.observe(_SECONDS[operation], seconds, outcome=outcome)
+        self._metrics.observe(_SECONDS[operation], seconds, form=account.form, outcome=outcome)
+        for phase, spent in account.seconds.items():
+            self._metrics.observe(m.PHASE_SECONDS, spent, operation=operation, phase=phase)
 
     def call_ended(self) -> None:
         """Sets the gauges of what is prepared."""

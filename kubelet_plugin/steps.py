@@ -8,6 +8,7 @@ when they were done already.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -18,7 +19,7 @@ from gpudra.driver.core import prepare
 from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
 from gpudra.driver.core.edits import ContainerEdits, merge
 from gpudra.driver.core.inventory import MigInstance
-from gpudra.driver.core.prepare import DONE, PreparePlan, Step
+from gpudra.driver.core.prepare import CDI_FILE, DONE, PreparePlan, Step
 from gpudra.driver.core.sharing import Places, is_sharing, replan
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.observability.logging import get_logger
@@ -27,6 +28,7 @@ from gpudra.kubelet_plugin.checkpoint import Blocking, Checkpoint, replaced
 from gpudra.kubelet_plugin.files import Observe, ignore
 from gpudra.kubelet_plugin.mig import EffectGoneError, instance_step, made_by, own_instance
 from gpudra.kubelet_plugin.records import COMPLETED, UNDOING, ClaimRecord, record_of
+from gpudra.kubelet_plugin.spent import Phase, spending
 
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -83,7 +85,10 @@ class CdiFileStep:
             InputError: the document would be refused by runtimes.
             StateError: the folder cannot be written.
         """
-        self._store.write(_file_of(step), self._document(plan))
+        with spending(Phase.HARDWARE):
+            document = self._document(plan)
+        with spending(Phase.CDI):
+            self._store.write(_file_of(step), document)
         return {}
 
     def restore(self, step: Step, plan: PreparePlan) -> bool:
@@ -95,10 +100,12 @@ class CdiFileStep:
         """
         if _is_shared(plan) and not any(is_sharing(one) for one in plan.steps):
             raise EffectGoneError("it is not known any more how its devices are shared")
-        document = self._document(plan)
-        if not self._store.differs(_file_of(step), document):
-            return False
-        self._store.write(_file_of(step), document)
+        with spending(Phase.HARDWARE):
+            document = self._document(plan)
+        with spending(Phase.CDI):
+            if not self._store.differs(_file_of(step), document):
+                return False
+            self._store.write(_file_of(step), document)
         return True
 
     def present(self, step: Step) -> bool:
@@ -107,7 +114,8 @@ class CdiFileStep:
 
     def undo(self, step: Step) -> None:
         """Removes the file."""
-        self._store.remove(_file_of(step))
+        with spending(Phase.CDI):
+            self._store.remove(_file_of(step))
 
     def _document(self, plan: PreparePlan) -> Mapping[str, Any]:
         common = self._lib.common_edits()
@@ -205,7 +213,7 @@ class StepRunner:
         durable = any(handler.lasting for handler in handlers)
         self._observe("reserve:before")
         try:
-            await self.checkpoint.commit({record.uid: record}, durable=durable)
+            await self._commit(record, durable=durable)
             self._observe("reserve:after")
             record = await self._do_steps(record, plan)
             await self._complete(record)
@@ -234,17 +242,18 @@ class StepRunner:
             handler = self._handler(step)
             so_far = dataclasses.replace(plan, steps=(*done, *plan.steps[index:]))
             self._observe(f"do:{step.kind}:before")
-            outcome = await self._run(handler.do, step, so_far)
+            with _booked(step):
+                outcome = await self._run(handler.do, step, so_far)
             self._observe(f"do:{step.kind}:after")
             done.append(replace_step(step, outcome))
             if handler.lasting:
                 record = replaced(record, steps=(*done, *plan.steps[index + 1 :]))
-                await self.checkpoint.commit({record.uid: record})
+                await self._commit(record)
         return replaced(record, steps=tuple(done))
 
     async def _complete(self, record: ClaimRecord) -> None:
         self._observe("complete:before")
-        await self.checkpoint.commit({record.uid: replaced(record, state=COMPLETED)})
+        await self._commit(replaced(record, state=COMPLETED))
         self._observe("complete:after")
 
     async def undo(self, record: ClaimRecord) -> None:
@@ -257,14 +266,20 @@ class StepRunner:
         steps = tuple(reversed(record.steps))
         if any(self._handler(step).lasting for step in steps):
             record = replaced(record, state=UNDOING)
-            await self.checkpoint.commit({record.uid: record})
+            await self._commit(record)
         for step in steps:
             self._observe(f"undo:{step.kind}:before")
-            await self._run(self._handler(step).undo, step)
+            with _booked(step):
+                await self._run(self._handler(step).undo, step)
             self._observe(f"undo:{step.kind}:after")
         self._observe("forget:before")
-        await self.checkpoint.commit({record.uid: None})
+        with spending(Phase.CHECKPOINT):
+            await self.checkpoint.commit({record.uid: None})
         self._observe("forget:after")
+
+    async def _commit(self, record: ClaimRecord, *, durable: bool = True) -> None:
+        with spending(Phase.CHECKPOINT):
+            await self.checkpoint.commit({record.uid: record}, durable=durable)
 
     async def restore(self, record: ClaimRecord, plan: PreparePlan) -> bool:
         """Makes sure that the effects of a completed claim are there; whether any was gone.
@@ -276,7 +291,8 @@ class StepRunner:
         plan = dataclasses.replace(plan, steps=record.steps)
         for step in record.steps:
             handler = self._handler(step)
-            restored = await self._run(handler.restore, step, plan) or restored
+            with _booked(step):
+                restored = await self._run(handler.restore, step, plan) or restored
         return restored
 
     async def present(self, record: ClaimRecord) -> bool:
@@ -300,6 +316,11 @@ class StepRunner:
         """A blocking call that is over when this returns, even if the caller is cancelled."""
         found: T = await uncancelled(self._blocking(function, *arguments))
         return found
+
+
+def _booked(step: Step) -> contextlib.AbstractContextManager[None]:
+    """Files book their time themselves: part of it is spent on asking the hardware."""
+    return contextlib.nullcontext() if step.kind == CDI_FILE else spending(Phase.HARDWARE)
 
 
 async def uncancelled(work: Awaitable[T]) -> T:

@@ -21,11 +21,17 @@ from gpudra.driver.core.resourceslices import DesiredPool
 from gpudra.driver.core.slicediff import SlicePlan, plan_slices
 from gpudra.driver.kube.backoff import Backoff
 from gpudra.driver.kube.clock import Clock, SystemClock
-from gpudra.driver.kube.reflector import Event, ListWatcher, Reflector
+from gpudra.driver.kube.reflector import Event, ListWatcher, Reflector, ReflectorError
 from gpudra.driver.kube.resources import NODES, RESOURCE_SLICES
 from gpudra.driver.kube.verbs import KubeApi
 from gpudra.driver.observability.logging import KEY_ERROR, KEY_POOL, get_logger, operation
-from gpudra.driver.observability.metrics import SLICE_DROPPED_FIELDS, SLICE_SYNCS, Metrics
+from gpudra.driver.observability.metrics import (
+    REFLECTOR_ERRORS,
+    REFLECTOR_OBJECTS,
+    SLICE_DROPPED_FIELDS,
+    SLICE_SYNCS,
+    Metrics,
+)
 
 log = get_logger(__name__)
 
@@ -100,6 +106,7 @@ class ResourceSliceController:
             ResourceSlice.from_dict,
             field_selector=selector,
             on_event=self._saw,
+            on_error=self._reflector_failed,
             clock=self._clock,
             rng=rng,
         )
@@ -313,8 +320,16 @@ class ResourceSliceController:
 
     def _saw(self, event: Event[ResourceSlice]) -> None:
         self._view.seen(event)
+        if self._metrics is not None:
+            held = len(self._reflector.store)
+            self._metrics.set(REFLECTOR_OBJECTS, held, resource=RESOURCE_SLICES.plural)
         if self._belongs(event.object):
             self._wake.set()
+
+    def _reflector_failed(self, error: ReflectorError) -> None:
+        if self._metrics is not None:
+            resource = RESOURCE_SLICES.plural
+            self._metrics.inc(REFLECTOR_ERRORS, resource=resource, reason=error.kind)
 
     def _tell(self, report: SliceReport) -> None:
         self._log.warning(

@@ -4,6 +4,7 @@
 Imports are lazy: none of the backends is small, and a process uses one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -48,8 +49,14 @@ class Source:
     host_root: Path = Path("/")
 
 
-def open_device_lib(source: Source) -> DeviceLib:
+def open_device_lib(
+    source: Source, on_call: Callable[[float, bool], object] | None = None
+) -> DeviceLib:
     """The library. Whether its driver is there shows later (``readiness``).
+
+    Args:
+        source: which one.
+        on_call: told of every call into a driver's library: seconds, and whether it answered.
 
     Raises:
         InputError: a profile or file that is missing or wrong.
@@ -62,6 +69,7 @@ def open_device_lib(source: Source) -> DeviceLib:
             library=source.nvml_library,
             driver_root=source.driver_root,
             host_root=source.host_root,
+            on_call=on_call,
         )
     if source.backend is Backend.AMD:
         from gpudra.driver.devicelib.amd import AmdLib  # noqa: PLC0415

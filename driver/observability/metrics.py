@@ -3,8 +3,9 @@
 
 Names, labels and meanings stand here and nowhere else: documentation and tests are made from
 `TABLE`. The composition roots create one `Metrics` each and hand it to whoever counts something;
-nothing uses the global registry of prometheus-client. Units are seconds, label values are few and
-known: no claim, pod or device name is ever a label.
+nothing uses the global registry of prometheus-client. Units are seconds, bytes and per cent. Label
+values are few and known: no claim, pod or device name is a label, except in the gauges of usage
+(``per_claim``), of which a node has one set per prepared device, and which end with the claim.
 """
 
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ _BOTH = frozenset(Component)
 # A prepare of a whole GPU takes a few milliseconds, one that makes a MIG instance or starts a
 # daemon takes seconds; the kubelet gives up after 45 s.
 _CLAIM_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_PER_CLAIM = ("namespace", "claim", "device", "form")
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -60,6 +62,7 @@ class Metric:
         components: the processes that serve it.
         labels: label names, in order.
         buckets: upper bounds in seconds; histograms only.
+        per_claim: a gauge with claims and devices as labels; whoever writes it takes it away.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Metric:
     components: frozenset[Component] = field(default=_BOTH)
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    per_claim: bool = False
 
 
 API_SECONDS = Metric(
@@ -93,6 +97,48 @@ CHECKPOINT_SECONDS = Metric(
     _AGENT,
     buckets=_CLAIM_BUCKETS,
 )
+CLAIM_COMPUTE = Metric(
+    "gpudra_claim_compute_percent",
+    Kind.GAUGE,
+    "How busy the claim keeps its device, in per cent of the card; not there where the driver does "
+    "not tell (MIG).",
+    _AGENT,
+    labels=_PER_CLAIM,
+    per_claim=True,
+)
+CLAIM_MEMORY_LIMIT = Metric(
+    "gpudra_claim_memory_limit_bytes",
+    Kind.GAUGE,
+    "Memory that the claim may use on its device; not there where nothing limits it.",
+    _AGENT,
+    labels=_PER_CLAIM,
+    per_claim=True,
+)
+CLAIM_MEMORY_USED = Metric(
+    "gpudra_claim_memory_used_bytes",
+    Kind.GAUGE,
+    "Memory that processes of the claim use on its device.",
+    _AGENT,
+    labels=_PER_CLAIM,
+    per_claim=True,
+)
+PHASE_SECONDS = Metric(
+    "gpudra_claim_phase_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time that one claim's operation (prepare, unprepare) spent in a phase (lock, hardware, cdi, "
+    "checkpoint, api).",
+    _AGENT,
+    labels=("operation", "phase"),
+    buckets=_CLAIM_BUCKETS,
+)
+CLAIM_PROCESSES = Metric(
+    "gpudra_claim_processes",
+    Kind.GAUGE,
+    "Processes of the claim on its device.",
+    _AGENT,
+    labels=_PER_CLAIM,
+    per_claim=True,
+)
 IN_FLIGHT = Metric(
     "gpudra_claims_in_flight",
     Kind.GAUGE,
@@ -107,6 +153,14 @@ DEVICES = Metric(
     _AGENT,
     labels=("kind", "state"),
 )
+DEVICE_CALL_SECONDS = Metric(
+    "gpudra_device_call_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time of calls into NVML by outcome (ok, error): one look, switch or instance at a time.",
+    _AGENT,
+    labels=("outcome",),
+    buckets=_CLAIM_BUCKETS,
+)
 FABRIC_CONTRADICTIONS = Metric(
     "gpudra_fabric_contradictions",
     Kind.GAUGE,
@@ -114,12 +168,34 @@ FABRIC_CONTRADICTIONS = Metric(
     _CONTROLLER,
     labels=("reason",),
 )
+GC_ACTIONS = Metric(
+    "gpudra_gc_actions_total",
+    Kind.COUNTER,
+    "What the agent took back by itself: claims (half_made, orphan), files of no claim (cdi_file, "
+    "metadata, temporary), what isolation left behind (isolation), sockets of ended agents (socket).",
+    _AGENT,
+    labels=("kind",),
+)
 UNHEALTHY_GPUS = Metric(
     "gpudra_gpus_unhealthy",
     Kind.GAUGE,
     "GPUs of the node that are not well, by cause (xid-79, lost, ecc, ...).",
     _AGENT,
     labels=("cause",),
+)
+BACKEND_USABLE = Metric(
+    "gpudra_isolation_backend_usable",
+    Kind.GAUGE,
+    "1 while shares can have this isolation on the node (mps, hami-core, time-slice, none).",
+    _AGENT,
+    labels=("backend",),
+)
+ISOLATION_INCIDENTS = Metric(
+    "gpudra_isolation_incidents_total",
+    Kind.COUNTER,
+    "Daemons of isolation backends that ended or hung, by outcome (restored, lost).",
+    _AGENT,
+    labels=("outcome",),
 )
 KUBELET_REGISTERED = Metric(
     "gpudra_kubelet_registered",
@@ -133,9 +209,10 @@ LEADER = Metric(
 PREPARE_SECONDS = Metric(
     "gpudra_prepare_duration_seconds",
     Kind.HISTOGRAM,
-    "Time to prepare one claim by outcome (ok, again, refused, failed), measured in the agent.",
+    "Time to prepare one claim by form of its devices (gpu, mig, share, monitor, mixed, none, "
+    "unknown) and outcome (ok, again, refused, failed), measured in the agent.",
     _AGENT,
-    labels=("outcome",),
+    labels=("form", "outcome"),
     buckets=_CLAIM_BUCKETS,
 )
 PREPARED_CLAIMS = Metric(
@@ -177,12 +254,20 @@ SLICE_WRITES = Metric(
     "Writes of ResourceSlices by verb (create, update, delete) and outcome (ok, error).",
     labels=("verb", "outcome"),
 )
+USAGE_ERRORS = Metric(
+    "gpudra_usage_errors_total",
+    Kind.COUNTER,
+    "Readings of usage that failed, by what was asked (card, claim); each costs only itself.",
+    _AGENT,
+    labels=("source",),
+)
 UNPREPARE_SECONDS = Metric(
     "gpudra_unprepare_duration_seconds",
     Kind.HISTOGRAM,
-    "Time to unprepare one claim by outcome (ok, again, refused, failed), measured in the agent.",
+    "Time to unprepare one claim by form of its devices (gpu, mig, share, monitor, mixed, none, "
+    "unknown) and outcome (ok, again, refused, failed), measured in the agent.",
     _AGENT,
-    labels=("outcome",),
+    labels=("form", "outcome"),
     buckets=_CLAIM_BUCKETS,
 )
 
@@ -191,10 +276,19 @@ TABLE: tuple[Metric, ...] = (
     API_REQUESTS,
     BUILD_INFO,
     CHECKPOINT_SECONDS,
+    CLAIM_COMPUTE,
+    CLAIM_MEMORY_LIMIT,
+    CLAIM_MEMORY_USED,
+    PHASE_SECONDS,
+    CLAIM_PROCESSES,
     IN_FLIGHT,
+    DEVICE_CALL_SECONDS,
     DEVICES,
     FABRIC_CONTRADICTIONS,
+    GC_ACTIONS,
     UNHEALTHY_GPUS,
+    BACKEND_USABLE,
+    ISOLATION_INCIDENTS,
     KUBELET_REGISTERED,
     LEADER,
     PREPARE_SECONDS,
@@ -206,6 +300,7 @@ TABLE: tuple[Metric, ...] = (
     SLICE_SYNCS,
     SLICE_WRITES,
     UNPREPARE_SECONDS,
+    USAGE_ERRORS,
 )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

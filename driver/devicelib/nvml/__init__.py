@@ -20,7 +20,7 @@ from gpudra.driver.devicelib.nvml.fingerprint import card_fingerprint
 from gpudra.driver.devicelib.nvml.health import NvmlHealth
 from gpudra.driver.devicelib.nvml.partitions import NvmlPartitions
 from gpudra.driver.devicelib.nvml.readings import read_gpu
-from gpudra.driver.devicelib.nvml.session import Asker, Session, is_gone
+from gpudra.driver.devicelib.nvml.session import Asker, OnCall, Session, is_gone
 from gpudra.driver.devicelib.nvml.tuning import NvmlTuning
 from gpudra.driver.devicelib.nvml.usage import NvmlUsage
 from gpudra.driver.devicelib.pci import PciTree
@@ -40,17 +40,23 @@ class NvmlLib:
         library: path of ``libnvidia-ml.so.1``; None looks below ``driver_root``, then asks the linker.
         driver_root: host path of the driver's files: ``/``, or a driver container's root.
         host_root: the host's root as this process sees it.
+        on_call: told of every call into NVML: seconds, and whether it answered.
     """
 
     name = "nvml"
 
     def __init__(
-        self, *, library: Path | None = None, driver_root: str = "/", host_root: Path = Path("/")
+        self,
+        *,
+        library: Path | None = None,
+        driver_root: str = "/",
+        host_root: Path = Path("/"),
+        on_call: OnCall | None = None,
     ) -> None:
         self._root = driver_root
         self._host = host_root
         self._seen = seen = host_root / driver_root.strip("/")
-        self._session = Session(library or _find_library(seen))
+        self._session = Session(library or _find_library(seen), on_call)
         self._tree = PciTree(host_root)
         self._files = DriverFiles(host_root=host_root, dev_root=driver_root)
         self._known: dict[str, Gpu] = {}

@@ -9,6 +9,7 @@ was installed or replaced later is found without restarting the agent.
 import _ctypes
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +41,10 @@ _RELOAD = {
 }
 
 
+# Told of every call into the library: seconds, and whether it answered.
+OnCall = Callable[[float, bool], object]
+
+
 def is_gone(error: pynvml.NVMLError) -> bool:
     """Whether the card of the call does not answer any more."""
     return error.value in _GONE
@@ -55,9 +60,11 @@ class Session:
 
     Args:
         library: path of ``libnvidia-ml.so.1``; None takes the dynamic linker's choice.
+        on_call: told of every call, from whichever thread makes it.
     """
 
-    def __init__(self, library: Path | None = None) -> None:
+    def __init__(self, library: Path | None = None, on_call: OnCall | None = None) -> None:
+        self._on_call = on_call
         self._library = library
         self._lock = threading.Lock()
         self._unloaded = threading.Condition(self._lock)
@@ -174,13 +181,18 @@ class Session:
             DeviceGoneError: the card does not answer.
             HardwareError: any other failure.
         """
+        began, answered = time.monotonic(), False
         try:
             with self.using():
                 yield
+            answered = True
         except pynvml.NVMLError as error:
             self.restart_after(error)
             kind = DeviceGoneError if is_gone(error) else HardwareError
             raise kind(f"NVML says: {error}", obj=obj) from error
+        finally:
+            if self._on_call is not None:
+                self._on_call(time.monotonic() - began, answered)
 
 
 class Asker:

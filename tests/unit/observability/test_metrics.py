@@ -24,13 +24,14 @@ def test_every_constant_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
 def test_names_follow_the_conventions(metric: m.Metric) -> None:
-    """Prefix, unit and suffix are those of Prometheus; label names never name single objects."""
+    """Prefix, unit and suffix are those of Prometheus; labels name single objects in usage alone."""
     assert re.fullmatch(r"gpudra_[a-z_]+", metric.name)
     assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total")
     assert (metric.kind is Kind.HISTOGRAM) == metric.name.endswith("_seconds")
     assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
     assert metric.help.endswith(".")
-    assert not {"claim", "pod", "device", "uid", "node", "namespace"} & set(metric.labels)
+    single = {"claim", "pod", "device", "uid", "node", "namespace"} & set(metric.labels)
+    assert not single or (metric.per_claim and metric.kind is Kind.GAUGE)
 
 
 def test_a_process_serves_its_own_rows_only() -> None:
@@ -48,14 +49,14 @@ def test_counters_gauges_and_histograms_show_what_was_recorded() -> None:
     metrics = Metrics(Component.AGENT, process=False)
     metrics.inc(m.SLICE_WRITES, 2, verb="create", outcome="ok")
     metrics.set(m.PREPARED_CLAIMS, 3)
-    metrics.observe(m.PREPARE_SECONDS, 0.004, outcome="ok")
+    metrics.observe(m.PREPARE_SECONDS, 0.004, form="gpu", outcome="ok")
     with metrics.track(m.IN_FLIGHT, operation="prepare"):
         during = metrics.render()[0].decode()
     text, content_type = metrics.render()
     after = text.decode()
     assert 'gpudra_resourceslice_writes_total{outcome="ok",verb="create"} 2.0' in after
     assert "gpudra_prepared_claims 3.0" in after
-    assert 'gpudra_prepare_duration_seconds_bucket{le="0.005",outcome="ok"} 1.0' in after
+    assert 'gpudra_prepare_duration_seconds_bucket{form="gpu",le="0.005",outcome="ok"} 1.0' in after
     assert 'gpudra_claims_in_flight{operation="prepare"} 1.0' in during
     assert 'gpudra_claims_in_flight{operation="prepare"} 0.0' in after
     assert "_created" not in after
