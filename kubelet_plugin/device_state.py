@@ -40,14 +40,28 @@ from gpudra.kubelet_plugin.handover import HANDOVER, Handover
 from gpudra.kubelet_plugin.instance_lock import InstanceLock
 from gpudra.kubelet_plugin.mig import EffectGoneError
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRecord, ClaimRef, Records
+from gpudra.kubelet_plugin.spent import (
+    NOTHING,
+    Phase,
+    form_of_plan,
+    form_of_record,
+    note_form,
+    spending,
+)
 from gpudra.kubelet_plugin.steps import StepRunner, uncancelled
 
 # Twice the kubelet's reconcile period for force-deleted pods.
 ORPHAN_GRACE = 120.0
 PREPARE, UNPREPARE, SWEEP = "prepare", "unprepare", "sweep"
+HALF_MADE, ORPHAN = "half_made", "orphan"
 
 Devices = Callable[[], Mapping[str, AllocatableDevice]]
+TookBack = Callable[[str, int], None]
 log = get_logger(__name__)
+
+
+def nobody(_kind: str, _count: int) -> None:
+    """Nobody counts what is taken back."""
 
 
 class CardLocks:
@@ -60,8 +74,9 @@ class CardLocks:
     async def held(self, cards: Iterable[str]) -> AsyncIterator[None]:
         """Holds the locks of these cards."""
         async with contextlib.AsyncExitStack() as stack:
-            for card in sorted(set(cards)):
-                await stack.enter_async_context(self._locks.setdefault(card, asyncio.Lock()))
+            with spending(Phase.LOCK):
+                for card in sorted(set(cards)):
+                    await stack.enter_async_context(self._locks.setdefault(card, asyncio.Lock()))
             yield
 
 
@@ -118,6 +133,7 @@ class DeviceState:
         on_prepared: told every claim that was prepared anew.
         orphan_grace: seconds, see ORPHAN_GRACE.
         handover: seconds that Prepare waits for a claim that is leaving.
+        took_back: told what was cleaned up without being asked for, HALF_MADE or ORPHAN.
     """
 
     def __init__(
@@ -134,6 +150,7 @@ class DeviceState:
         on_prepared: Callable[[ClaimRecord], None] | None = None,
         orphan_grace: float = ORPHAN_GRACE,
         handover: float = HANDOVER,
+        took_back: TookBack = nobody,
     ) -> None:
         self.driver = driver
         self.pool = pool
@@ -143,6 +160,7 @@ class DeviceState:
         self.forms = forms
         self.devices = devices
         self._on_prepared = on_prepared
+        self._took_back = took_back
         self.orphans = Orphans(claims, clock, orphan_grace)
         self._handover = Handover(clock, handover)
         self._cards = CardLocks()
@@ -236,7 +254,8 @@ class DeviceState:
         known = self.records.get(ref.uid)
         prepared = known if known and known.state == COMPLETED else None
         try:
-            allocation = await self.claims.fetch(ref, patient=prepared is None)
+            with spending(Phase.API):
+                allocation = await self.claims.fetch(ref, patient=prepared is None)
         except UnavailableError:
             if prepared is None:
                 raise
@@ -244,7 +263,8 @@ class DeviceState:
             log.warning("the API server does not answer, using what was prepared before")
             allocation = prepared.allocation
         # Another instance must not wait for the API.
-        users = NOBODY if prepared else await self.forms.users(allocation)
+        with spending(Phase.API):
+            users = NOBODY if prepared else await self.forms.users(allocation)
         return await self._handover.patiently(
             lambda: self._prepare_now(ref, allocation, users), lambda: self._clears(allocation)
         )
@@ -255,6 +275,7 @@ class DeviceState:
         async with self.instances.held():
             record = self.records.get(ref.uid)
             if record and record.state == COMPLETED and record.serves(allocation):
+                note_form(form_of_record(record))
                 try:
                     await self._restore(record)
                 except EffectGoneError as error:
@@ -264,6 +285,7 @@ class DeviceState:
                     self.orphans.confirm(ref.uid)
                     return record.devices, True
             plan = prepare.plan(allocation, self.devices(), driver=self.driver, pool=self.pool)
+            note_form(form_of_plan(plan))
             return await self._prepare_planned(plan, users), False
 
     async def _clears(self, allocation: ClaimAllocation) -> bool:
@@ -333,7 +355,8 @@ class DeviceState:
                 if not plan.steps:
                     return plan.devices
                 others = [one for uid, one in self.records.items() if uid != plan.claim.uid]
-                complete = await self.forms.complete(plan, users, others)
+                with spending(Phase.HARDWARE):
+                    complete = await self.forms.complete(plan, users, others)
                 record = await self.runner.carry_out(complete)
                 self.orphans.confirm(record.uid)
                 if self._on_prepared is not None:
@@ -362,9 +385,12 @@ class DeviceState:
         """
         for record in self._in_the_way(plan):
             half = record.state != COMPLETED and record.uid not in self._running
-            if half or await self.orphans.is_orphan(record):
+            with spending(Phase.API):
+                gone = half or await self.orphans.is_orphan(record)
+            if gone:
                 log.warning("undoing a claim that is gone", holder=record.title)
                 await self._forget(record)
+                self._took_back(HALF_MADE if half else ORPHAN, 1)
                 continue
             raise self._in_use(plan.claim, plan, record)
 
@@ -392,7 +418,9 @@ class DeviceState:
         async with self.instances.held():
             record = self.records.get(uid)
             if record is None:
+                note_form(NOTHING)
                 return
+            note_form(form_of_record(record))
             async with self._cards.held(record.cards):
                 current = self.records.get(uid)
                 if current is not None:
@@ -408,6 +436,7 @@ class DeviceState:
             if self.records.get(uid) != looked_at:
                 return False
             await self._forget(looked_at)
+            self._took_back(HALF_MADE if half else ORPHAN, 1)
             log.info("undid a claim that is gone", half_made=half)
             return True
 
