@@ -47,3 +47,21 @@ app.kubernetes.io/component: {{ .component }}
 - {name: KUBERNETES_SERVICE_PORT, value: {{ . | quote }}}
 {{- end }}
 {{- end -}}
+
+{{- define "gpudra.webhook" -}}
+{{ include "gpudra.fullname" . }}-webhook
+{{- end -}}
+
+{{/* The Secret with the webhook's certificate. */}}
+{{- define "gpudra.webhookSecret" -}}
+{{- if eq .Values.webhook.tls.mode "secret" -}}
+{{ required "webhook.tls.secretName must name the Secret with the certificate" .Values.webhook.tls.secretName }}
+{{- else -}}
+{{ include "gpudra.webhook" . }}-tls
+{{- end -}}
+{{- end -}}
+
+{{/* A class of devices that are parts of cards: "mig", "share", "monitor". */}}
+{{- define "gpudra.partClass" -}}
+{{ .type }}.{{ trimPrefix "gpu." .root.Values.driverName }}
+{{- end -}}
