@@ -113,6 +113,12 @@ COMMANDS: tuple[Command, ...] = (
         ("uncordon gpu-0f01d861-1cbf",),
     ),
     Command(
+        "doctor",
+        "gpudra.controller.ctl.doctor.cli",
+        "say what is wrong with the installation and how to mend it",
+        ("doctor", "doctor -o json", "doctor --driver gpu.example.com"),
+    ),
+    Command(
         "gather",
         "gpudra.controller.ctl.gather",
         "pack what support needs to know into one file, without secrets",

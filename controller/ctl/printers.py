@@ -8,6 +8,8 @@ one or none, so that a program needs no case distinction. Called by the modules 
 
 import argparse
 import json
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
@@ -18,6 +20,28 @@ YAML = "yaml"
 # Columns are parted by as much as kubectl parts them.
 _GAP = "   "
 _NOTHING = "-"
+
+# SGR codes that every terminal has.
+RED, GREEN, YELLOW, DIM = "31", "32", "33", "2"
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def use_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether to print colours: on a terminal only, and not where ``NO_COLOR`` or TERM=dumb says no.
+
+    See https://no-color.org: any value but the empty one counts.
+    """
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+
+
+def painted(text: str, colour: str, *, on: bool) -> str:
+    """The text in a colour, if colours are on."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if on and text else text
+
+
+def width_of(text: str) -> int:
+    """Columns that a text takes; colours take none."""
+    return len(_ESCAPE.sub("", text)) if "\x1b" in text else len(text)
 
 
 def add_output_argument(
@@ -39,9 +63,11 @@ def format_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> st
     The last line ends with a newline; there are no trailing blanks.
     """
     cells = [list(headers), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    widths = [max(width_of(row[column]) for row in cells) for column in range(len(headers))]
     lines = (
-        _GAP.join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        _GAP.join(
+            text + " " * (width - width_of(text)) for text, width in zip(row, widths, strict=True)
+        ).rstrip()
         for row in cells
     )
     return "\n".join(lines) + "\n"
