@@ -120,7 +120,8 @@ class QueueSpec(CrdModel):
     Attributes:
         parent: the queue that this one is a part of; None: of the cluster.
         weight: of two queues that both want more than their quota, the part that this one gets.
-        guarantee: never lent; what others use never eats into it.
+        guarantee: never lent; what others use never eats into it. Not of classes, since how many
+            devices a class has depends on what is cut out of the cards.
         quota: this queue's own; lent while it is idle, and taken back. Never less than the guarantee.
         limit: never exceeded.
         priority: among queues that borrow, the higher is served first.
@@ -141,6 +142,9 @@ class QueueSpec(CrdModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        for resource in self.guarantee:
+            if resource.startswith(CLASS_PREFIX):
+                raise ValueError(f"guarantee: {resource}: a class has no fixed number of devices")
         for field in ("guarantee", "quota"):
             for resource, text in getattr(self, field).items():
                 top = self.limit.get(resource)
