@@ -27,14 +27,19 @@ from gpudra.driver.core.allocator.selectors import SelectorCache
 from gpudra.driver.core.allocator.types import Answer, Deadline, Node, Outcome, Refusal
 from gpudra.driver.core.allocator.view import ClusterState
 
-_QUESTIONS = 64  # kinds of claims whose intermediate results are kept
+_QUESTIONS = 64  # kinds of claims whose intermediate results are kept, unless told otherwise
 
 
 class ClusterIndex:
-    """Everything that decides about devices, kept up to date."""
+    """Everything that decides about devices, kept up to date.
 
-    def __init__(self) -> None:
+    Args:
+        questions: kinds of claims whose intermediate results are kept.
+    """
+
+    def __init__(self, *, questions: int = _QUESTIONS) -> None:
         self.state = ClusterState()
+        self._most = questions
         self._classes: dict[str, DeviceClass] = {}
         self._selectors = SelectorCache()
         self._questions: OrderedDict[tuple[object, ...], Question] = OrderedDict()
@@ -124,7 +129,7 @@ class ClusterIndex:
         if found is not None:
             self._drop(plan.signature)
         found = self._questions[plan.signature] = Question(plan)
-        if len(self._questions) > _QUESTIONS:
+        if len(self._questions) > self._most:
             self._drop(next(iter(self._questions)))
         return found
 

@@ -6,7 +6,7 @@ for one node is kept in positions (third device, not gpu-7), so that every node 
 equal use takes the answer over by a look-up.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,6 +156,39 @@ class Question:
         if late:
             self._asked_at = None  # they are not known yet, so next time everybody is asked
         return NodeAnswers(self, plan, self._nodes | late if late else dict(self._nodes))
+
+    def choose(
+        self,
+        view: NodeView,
+        scorer: Scorer,
+        *,
+        marks: Sequence[int] = (),
+        limit: int = 10_000,
+        deadline: Deadline | None = None,
+    ) -> Known:
+        """The answer on a node that a scorer likes best; nothing of it is kept.
+
+        Args:
+            view: the node, also one as it would be after changes that nobody has made yet.
+            scorer: see Search.best, as is ``limit``.
+            marks: see Symmetry.
+            deadline: for the search.
+        """
+        if self._asks_all and view.troubles:
+            return self._find(view, deadline, scorer)
+        template = self.template(view)
+        search = Search(
+            self._plan,
+            template,
+            self.islands(view, template),
+            deadline=deadline,
+            name=_namer(view, template),
+            marks=marks,
+        )
+        try:
+            return Known(view, template, search.best(scorer, limit))
+        except Refusal as refusal:
+            return Known(view, template, refusal)
 
     def _find(
         self,

@@ -12,7 +12,7 @@ found is the one that kube-scheduler's allocator would give. What makes it fast:
 The search is a loop over a stack of iterators, so its depth is not limited by Python's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpudra.api.names import MAX_RESULTS
@@ -45,6 +45,7 @@ class Search:
         islands: states left by claims that are allocated already.
         deadline: true once the time is up; None for no limit.
         name: tells a position's device, for messages only.
+        marks: see Symmetry.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Search:
         *,
         deadline: Deadline | None = None,
         name: Callable[[int], str] = str,
+        marks: Sequence[int] = (),
     ) -> None:
         self._plan = plan
         self._template = template
@@ -69,7 +71,7 @@ class Search:
         ]
         self._sources = _source_rows(plan, template)
         self._faulty = any(template.faults)
-        self._symmetry = Symmetry(template, self._rows)
+        self._symmetry = Symmetry(template, self._rows, marks)
         self.tries = 0
 
     def first(self) -> Solution | None:

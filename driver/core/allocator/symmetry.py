@@ -21,10 +21,15 @@ class Symmetry:
     Args:
         template: the node.
         rows: per claim and constraint, the row of the template's bits.
+        marks: per position, what a scorer tells devices apart by although the claims do not;
+            empty: nothing.
     """
 
-    def __init__(self, template: Template, rows: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, template: Template, rows: Sequence[Sequence[int]], marks: Sequence[int] = ()
+    ) -> None:
         self._template = template
+        self._marks = marks
         self._rows = rows
         self._later: dict[tuple[int, int, int, int], tuple[tuple[int, int], ...]] = {}
 
@@ -45,6 +50,7 @@ class Symmetry:
             claimed >> local & 1,
             share,
             self._local_patterns(current, index) if current.constraints else (),
+            self._marks[position] if self._marks else 0,
         )
 
     def _local_patterns(self, current: Try, index: int) -> tuple[int, ...]:
