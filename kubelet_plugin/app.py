@@ -23,7 +23,7 @@ from gpudra.controller.resourceslices import ResourceSliceController, SliceRepor
 from gpudra.driver.core.forms import PublishPolicy
 from gpudra.driver.core.health import Cause, HealthPolicy
 from gpudra.driver.core.inventory import Inventory
-from gpudra.driver.core.prepare import CDI_FILE, MIG_INSTANCE, MIG_MODE
+from gpudra.driver.core.prepare import CDI_FILE, METADATA, MIG_INSTANCE, MIG_MODE
 from gpudra.driver.core.resourceslices import ServerFeatures
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.kube.client import ClientOptions, KubeClient
@@ -53,6 +53,7 @@ from gpudra.kubelet_plugin.health_service import HealthService
 from gpudra.kubelet_plugin.health_store import HealthStore
 from gpudra.kubelet_plugin.holders import Holders
 from gpudra.kubelet_plugin.instance_lock import FileLock, InstanceLock
+from gpudra.kubelet_plugin.metadata_files import MetadataFiles, MetadataStep
 from gpudra.kubelet_plugin.meters import Meters
 from gpudra.kubelet_plugin.mig import MigInstanceStep, MigModeStep, MigSurvey, Partitions
 from gpudra.kubelet_plugin.node_reporter import UNREAD, NodeReporter, Sources
@@ -155,12 +156,15 @@ class App:
     def _wire_claims(self, client: KubeClient, lib: DeviceLib, observe: files.Observe) -> None:
         options, clock = self.options, self.clock
         store = CdiStore(options.cdi_dir, options.driver_name, observe=observe)
+        self.metadata = MetadataFiles(options.runtime_dir, options.driver_name, observe=observe)
+        metadata = MetadataStep(self.metadata, self.hardware.attributes)
         partitions, users = Partitions(lib), UserReader(client, options.driver_name)
         self.backends = open_backends(
             options.sharing, lib, target_of=lambda one, plan: mig_uuid(one, plan.steps)
         )
         handlers: dict[str, StepHandler] = {
-            CDI_FILE: CdiFileStep(store, lib, options.sharing.places),
+            METADATA: metadata,
+            CDI_FILE: CdiFileStep(store, lib, options.sharing.places, metadata),
             MIG_MODE: MigModeStep(partitions, lambda: self.checkpoint.records),
             MIG_INSTANCE: MigInstanceStep(partitions),
             **self.backends.handlers(),
@@ -213,6 +217,7 @@ class App:
             on_usable=self.meters.backend,
             on_incident=self.meters.incident,
             took_back=self.meters.took_back,
+            sweeps=((METADATA, self.metadata.sweep),),
         )
 
     def _wire_publishing(self, client: KubeClient) -> None:
@@ -343,7 +348,9 @@ class App:
         try:
             await self.hardware.discover()
             await self.recovery.start()
-            await self.care.start()
+            # Another instance must not be about to use what is taken for left behind.
+            async with self.instances.held():
+                await self.care.start()
             await self._open_sockets()
             self.report.call_ended()
             # What was built until here lives as long as the process: a full collection must not

@@ -11,11 +11,14 @@ import random
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 
+from gpudra.api.attributes import AttributeValue
 from gpudra.api.errors import HardwareError, InputError
 from gpudra.driver.core.allocatable import AllocatableDevice, allocatable_devices
+from gpudra.driver.core.attributes import device_attributes
 from gpudra.driver.core.forms import EVERYTHING, DeviceKind, PublishPolicy
 from gpudra.driver.core.inventory import Inventory
 from gpudra.driver.core.prepare import PREPARABLE
+from gpudra.driver.core.topology import Topology
 from gpudra.driver.devicelib.open import Backend, Source, open_device_lib
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.kube.backoff import Backoff
@@ -88,6 +91,7 @@ class Hardware:
         self._policy = PublishPolicy()
         self._inventory: Inventory | None = None
         self._devices: Mapping[str, AllocatableDevice] = {}
+        self._topology: Topology | None = None
         self._problem: str | None = "the GPUs have not been read yet"
 
     @property
@@ -121,6 +125,13 @@ class Hardware:
         """All cards, as last read; None before the first reading."""
         return self._inventory
 
+    def attributes(self, device: AllocatableDevice) -> dict[str, AttributeValue]:
+        """Of a device of this node, as they are published. May be called from any thread."""
+        topology = self._topology
+        if topology is None:
+            topology = self._topology = Topology.of(self._inventory or Inventory())
+        return device_attributes(device, topology)
+
     def problem(self) -> str | None:
         """For ``/readyz``."""
         return self._problem
@@ -146,6 +157,7 @@ class Hardware:
         if changed:
             self._inventory = inventory
             self._devices = devices
+            self._topology = None
             self._tell(inventory)
         if self._on_read is not None:
             self._on_read(inventory)

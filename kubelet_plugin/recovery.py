@@ -237,7 +237,6 @@ class Recovery:
         except GpudraError as error:
             # Gone, or not read yet: its name is held, so that nobody else gets it if it comes back.
             log.warning("a prepared device cannot be found", file=file.name, error=str(error))
-            step = prepare.Step(kind=prepare.CDI_FILE, args={"file": file.name})
             holds = tuple(
                 prepare.Hold(card="", kind=_UNKNOWN, device=result.device)
                 for result in allocation.results
@@ -251,7 +250,7 @@ class Recovery:
                 results=allocation.results,
                 configs=allocation.configs,
                 holds=holds,
-                steps=(step,),
+                steps=prepare.file_steps(allocation, self._state.driver),
             )
         return replaced(record_of(plan), state=COMPLETED)
 

@@ -19,13 +19,15 @@ from gpudra.driver.core import prepare
 from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
 from gpudra.driver.core.edits import ContainerEdits, merge
 from gpudra.driver.core.inventory import MigInstance
-from gpudra.driver.core.prepare import CDI_FILE, DONE, PreparePlan, Step
+from gpudra.driver.core.metadata import metadata_step
+from gpudra.driver.core.prepare import CDI_FILE, DONE, METADATA, PreparePlan, Step
 from gpudra.driver.core.sharing import Places, is_sharing, replan
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.observability.logging import get_logger
 from gpudra.kubelet_plugin.cdi_store import CdiStore, check_sources
 from gpudra.kubelet_plugin.checkpoint import Blocking, Checkpoint, replaced
 from gpudra.kubelet_plugin.files import Observe, ignore
+from gpudra.kubelet_plugin.metadata_files import MetadataStep
 from gpudra.kubelet_plugin.mig import EffectGoneError, instance_step, made_by, own_instance
 from gpudra.kubelet_plugin.records import COMPLETED, UNDOING, ClaimRecord, record_of
 from gpudra.kubelet_plugin.spent import Phase, spending
@@ -72,10 +74,17 @@ class CdiFileStep:
 
     lasting = False
 
-    def __init__(self, store: CdiStore, lib: DeviceLib, places: Places | None = None) -> None:
+    def __init__(
+        self,
+        store: CdiStore,
+        lib: DeviceLib,
+        places: Places | None = None,
+        metadata: MetadataStep | None = None,
+    ) -> None:
         self._store = store
         self._lib = lib
         self._places = places or Places()
+        self._metadata = metadata
 
     def do(self, step: Step, plan: PreparePlan) -> Mapping[str, Json]:
         """Writes the file.
@@ -132,6 +141,10 @@ class CdiFileStep:
         if any(is_sharing(step) for step in plan.steps):
             shared = replan(plan.claim, plan.parts, plan.steps, self._places).edits
             edits |= {name: merge((edits[name], more)) for name, more in shared.items()}
+        files = metadata_step(plan.steps)
+        if files is not None and self._metadata is not None:
+            mounted = self._metadata.edits(files, plan)
+            edits |= {name: merge((edits[name], more)) for name, more in mounted.items()}
         check_sources((common, *edits.values()))
         return prepare.document(plan.parts, self._store.driver, edits, common, uuids)
 
@@ -320,7 +333,8 @@ class StepRunner:
 
 def _booked(step: Step) -> contextlib.AbstractContextManager[None]:
     """Files book their time themselves: part of it is spent on asking the hardware."""
-    return contextlib.nullcontext() if step.kind == CDI_FILE else spending(Phase.HARDWARE)
+    files = step.kind in (CDI_FILE, METADATA)
+    return contextlib.nullcontext() if files else spending(Phase.HARDWARE)
 
 
 async def uncancelled(work: Awaitable[T]) -> T:

@@ -74,6 +74,11 @@ def file_name(driver: str, claim_uid: str) -> str:
     return f"{vendor_of(driver)}-{CLASS}_{claim_uid}.json"
 
 
+def metadata_folder(driver: str, claim_uid: str) -> str:
+    """The name of a claim's folder with device metadata. No driver has ``_`` in its name."""
+    return f"{driver}_{claim_uid}"
+
+
 def claim_uid_of(driver: str, name: str) -> str | None:
     """The claim's uid from the name of a file; None for a file that is not this driver's."""
     prefix, suffix = f"{vendor_of(driver)}-{CLASS}_", ".json"

@@ -30,10 +30,13 @@ if TYPE_CHECKING:  # see claimconfig
     from gpudra.api.config.v1alpha1 import Config
 
 CDI_FILE = "cdi-file"
+METADATA = "metadata"
 MIG_MODE = "mig-mode"
 MIG_INSTANCE = "mig-instance"
 # The forms that `plan` can make ready; the agent publishes no others, whatever the policy says.
 PREPARABLE = frozenset(DeviceKind)
+# On a claim that was made from a template: the name that the pod gives it (resource.k8s.io/v1).
+POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 PLANNED = "planned"
 DONE = "done"
 
@@ -90,6 +93,7 @@ class ClaimAllocation:
         results: allocated devices of this driver, in the claim's order.
         configs: opaque parameters for this driver, classes before claims.
         pods: names of the pods for which it is reserved, as far as known.
+        pod_claim: the name that pods give the claim, if it was made from a template.
     """
 
     uid: str
@@ -98,6 +102,7 @@ class ClaimAllocation:
     results: tuple[DeviceRequestAllocationResult, ...]
     configs: tuple[DeviceAllocationConfiguration, ...] = ()
     pods: tuple[str, ...] = ()
+    pod_claim: str = ""
 
     @property
     def label(self) -> str:
@@ -153,6 +158,7 @@ def allocation_of(claim: ResourceClaim, driver: str) -> ClaimAllocation:
             config for config in devices.config if config.opaque and config.opaque.driver == driver
         ),
         pods=tuple(one.name for one in claim.status.reserved_for if one.resource == "pods"),
+        pod_claim=claim.metadata.annotations.get(POD_CLAIM_ANNOTATION, ""),
     )
 
 
@@ -195,14 +201,26 @@ def plan(
             holds.append(hold)
             held[device.name] = device
         answers[name] = _answer(driver, name, result, answers.get(name))
-    file = Step(kind=CDI_FILE, args={"file": cdi.file_name(driver, claim.uid)})
     return PreparePlan(
         claim=claim,
         devices=tuple(answers.values()),
         holds=tuple(holds),
-        steps=(*_mig_steps(claim.uid, held.values()), file) if answers else (),
+        steps=(*_mig_steps(claim.uid, held.values()), *file_steps(claim, driver))
+        if answers
+        else (),
         parts=parts,
         chosen=chosen,
+    )
+
+
+def file_steps(claim: ClaimAllocation, driver: str) -> tuple[Step, ...]:
+    """The files of a claim; the CDI file comes last, as it mounts the others."""
+    folder: dict[str, Json] = {"folder": cdi.metadata_folder(driver, claim.uid)}
+    if claim.pod_claim:
+        folder["podClaim"] = claim.pod_claim
+    return (
+        Step(kind=METADATA, args=folder),
+        Step(kind=CDI_FILE, args={"file": cdi.file_name(driver, claim.uid)}),
     )
 
 

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpudra.api.attributes import AttributeValue
 from gpudra.api.errors import ApiError, NotFoundError, UnavailableError
 from gpudra.driver.core.allocatable import AllocatableDevice, DeviceKind
+from gpudra.driver.core.attributes import device_attributes
 from gpudra.driver.core.edits import ContainerEdits, DeviceNode
 from gpudra.driver.core.inventory import Gpu, Inventory
+from gpudra.driver.core.topology import Topology
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.kube.clock import VirtualClock
 from gpudra.driver.kube.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
@@ -28,6 +31,7 @@ from gpudra.kubelet_plugin.device_state import DeviceState
 from gpudra.kubelet_plugin.dra_service import DraService
 from gpudra.kubelet_plugin.forms import Forms, UserReader, mig_uuid
 from gpudra.kubelet_plugin.instance_lock import InstanceLock
+from gpudra.kubelet_plugin.metadata_files import MetadataFiles, MetadataStep
 from gpudra.kubelet_plugin.mig import MigInstanceStep, MigModeStep, MigSurvey, Partitions
 from gpudra.kubelet_plugin.proto import dra_v1_pb2 as pb
 from gpudra.kubelet_plugin.records import ClaimRef
@@ -234,6 +238,10 @@ class Node:
             for n, gpu in enumerate(self.gpus)
         }
 
+    def attributes(self, device: AllocatableDevice) -> Mapping[str, AttributeValue]:
+        """Of a device, as they would be published."""
+        return device_attributes(device, Topology.of(Inventory(gpus=self.gpus)))
+
     def cdi_files(self) -> list[str]:
         """Every file in the CDI folder, temporary ones included."""
         return sorted(path.name for path in self.cdi_dir.iterdir())
@@ -261,6 +269,8 @@ class Instance:
         self.warnings: list[tuple[str, str]] = []
         self.report = Outcomes()
         store = CdiStore(node.cdi_dir, DRIVER, observe=observe)
+        self.metadata = MetadataFiles(node.run_dir, DRIVER, observe=observe)
+        metadata = MetadataStep(self.metadata, node.attributes)
         sharing = SharingSettings(runtime_dir=node.run_dir, hami_library=node.hami_library)
         self.backends = open_backends(
             sharing, node.lib, target_of=lambda one, plan: mig_uuid(one, plan.steps)
@@ -282,12 +292,13 @@ class Instance:
             pool=NODE,
             runner=StepRunner(
                 self.checkpoint,
-                handlers
-                or {
-                    "cdi-file": CdiFileStep(store, node.lib, sharing.places),
+                {
+                    "metadata": metadata,
+                    "cdi-file": CdiFileStep(store, node.lib, sharing.places, metadata),
                     "mig-mode": MigModeStep(partitions, lambda: self.checkpoint.records),
                     "mig-instance": MigInstanceStep(partitions),
                     **self.backends.handlers(),
+                    **(handlers or {}),
                 },
                 blocking=blocking,
                 observe=observe,

@@ -72,7 +72,9 @@ class World:
     def leftovers(self) -> list[str]:
         """Every file that belongs to claims, and temporary ones of the checkpoint."""
         temporary = [path.name for path in self.node.state_dir.glob(".*")]
-        return self.node.cdi_files() + [path.name for path in self.hardware.iterdir()] + temporary
+        runtime = [str(path) for path in self.node.run_dir.glob("*/*")]
+        hardware = [path.name for path in self.hardware.iterdir()]
+        return self.node.cdi_files() + hardware + runtime + temporary
 
 
 @pytest.fixture(params=["file only", "lasting step and file"])

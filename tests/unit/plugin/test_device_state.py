@@ -284,8 +284,9 @@ async def test_hardware_that_does_not_answer_is_told_to_be_retried(
     assert (await instance.prepare(ref))[0].ok
 
 
-async def test_a_read_only_cdi_folder_is_named_with_a_remedy(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("folder", ["cdi_dir", "run_dir"])
+async def test_a_read_only_folder_is_named_with_a_remedy(
+    node: Node, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     """The answer names the path and says what to do; other claims and later tries work."""
     import errno
@@ -293,18 +294,18 @@ async def test_a_read_only_cdi_folder_is_named_with_a_remedy(
     from gpudra.kubelet_plugin import files
 
     instance = await node.start()
-    real = os.open
+    real, damaged = os.open, getattr(node, folder)
 
-    def read_only(path: Any, flags: int, *rest: Any) -> int:
-        if str(node.cdi_dir) in str(path) and flags & os.O_CREAT:
+    def read_only(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+        if str(damaged) in str(path) and flags & os.O_CREAT:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return real(path, flags, *rest)
+        return real(path, flags, *rest, **options)
 
     ref = claim(node, 1, "gpu-0")
     with monkeypatch.context() as patched:
         patched.setattr(files.os, "open", read_only)
         (answer,) = await instance.prepare(ref)
-    assert str(node.cdi_dir) in answer.error
+    assert str(damaged) in answer.error
     assert "mount it writable" in answer.error
     assert dict(instance.state.records) == {}
     assert (await instance.prepare(ref))[0].ok

@@ -144,7 +144,7 @@ def test_a_monitor_holds_nothing_and_makes_nothing() -> None:
     """It stands beside whoever has the card."""
     claim = allocation({"device": "monitor", "adminAccess": True})
     found = prepare.plan(claim, FORMS, driver=DRIVER, pool=NODE)
-    assert (found.holds, [step.kind for step in found.steps]) == ((), ["cdi-file"])
+    assert (found.holds, [step.kind for step in found.steps]) == ((), ["metadata", "cdi-file"])
 
 
 PROFILE = MigProfile(
@@ -173,8 +173,8 @@ def test_instances_are_made_after_the_mode_and_before_the_file() -> None:
     devices = {f"m-{start}": part(start, gpu) for start in (0, 1)}
     found = prepare.plan(allocation("m-1", "m-0"), devices, driver=DRIVER, pool=NODE)
     kinds = [step.kind for step in found.steps]
-    assert kinds == ["mig-mode", "mig-instance", "mig-instance", "cdi-file"]
-    assert [step.args.get("start") for step in found.steps] == [None, 1, 0, None]
+    assert kinds == ["mig-mode", "mig-instance", "mig-instance", "metadata", "cdi-file"]
+    assert [step.args.get("start") for step in found.steps[:3]] == [None, 1, 0]
     assert found.steps[0].args["on"] is True
 
 
@@ -186,7 +186,7 @@ def test_an_instance_that_is_there_is_not_made() -> None:
     )  # fmt: skip
     device = replace(part(0, mig_gpu(enabled=True)), instance=there)
     found = prepare.plan(allocation("m-0"), {"m-0": device}, driver=DRIVER, pool=NODE)
-    assert [step.kind for step in found.steps] == ["cdi-file"]
+    assert [step.kind for step in found.steps] == ["metadata", "cdi-file"]
 
 
 @pytest.mark.parametrize(("needs_reset", "modes"), [(False, [False]), (True, [])])
