@@ -76,7 +76,7 @@ def _cluster_is_up() -> bool:
 def _bring_up() -> str:
     """Starts the local cluster. Returns why not, or nothing."""
     _say("local cluster for the end-to-end tests (the first time, it is built: about 12 minutes)")
-    done = _gpudra("local", "up", "--nodes", str(NODES))
+    done = _gpudra("local", "up", "--nodes", str(NODES), "--agent-as", "processes")
     return "" if done.returncode == 0 else "the local cluster did not come up; its reason is above"
 
 

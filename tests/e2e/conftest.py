@@ -40,13 +40,14 @@ def pytest_terminal_summary(
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """The default local cluster with two real nodes and gpudra's plugin on each.
+    """The default local cluster with two real nodes and gpudra's plugin on each, as a process.
 
+    Tests kill it, and a process starts in a second; what pods of the chart do, ``installed`` shows.
     One that runs already is brought up to date and left running; else it is stopped at the end.
     """
     layout = layout_for(None)
     was_running = ProcessTable(layout.pid_dir, layout.log_dir).running("kube-apiserver") is not None
-    up = gpudra_local("up", "--nodes", "2", "--yes")
+    up = gpudra_local("up", "--nodes", "2", "--agent-as", "processes", "--yes")
     assert up.returncode == 0, up.stderr[-4000:]
     running = Cluster.of(layout)
     pytestconfig.stash[SERVER_VERSION] = running.client.request("GET", "/version")["gitVersion"]

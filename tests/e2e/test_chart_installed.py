@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart installed by a real helm on a real cluster of its own: agent and controller as pods.
+"""``make demo`` on a cluster of its own, which installs the chart: agent and controller as pods.
 
-The image is made from this machine's interpreter (tests.support.ownimage). Pods use the node's
-network, since the local cluster's API server listens on loopback only.
+Afterwards the same release is updated and removed.
 """
 
 import shutil
-import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 import pytest
+import yaml
 
-from gpudra.controller.ctl.local.images import import_archive
+from gpudra.controller.ctl.local.chart import Release
 from gpudra.controller.ctl.local.layout import checkout_dir, layout_for
-from tests.support import ownimage
 from tests.support.cluster import CORE, RESOURCE, Cluster, gpudra_local
-from tests.support.helm import CHART, NAMESPACE, RELEASE, Helm
+from tests.support.helm import NAMESPACE
+from tools.demo.world import NAMESPACE as DEMO
+from tools.demo.world import ROOT
 
 SLICES = f"{RESOURCE}/resourceslices"
 ONE_GPU = checkout_dir() / "deploy" / "examples" / "one-gpu" / "example.yaml"
@@ -28,40 +30,20 @@ GPUS = 8
 
 @dataclass(frozen=True)
 class Installation:
-    """A cluster of one node with the chart on it."""
+    """A cluster of one node on which the demo has installed the chart, and what the demo said."""
 
     cluster: Cluster
-    helm: Helm
+    told: str
 
-    def run(self, *arguments: str) -> None:
-        """Helm in the release's namespace; waits until everything is ready."""
-        config = f"--kubeconfig={self.cluster.layout.admin_kubeconfig}"
-        done = self.helm.run(*arguments, "-n", NAMESPACE, config, "--wait", "--timeout=160s")
-        assert done.returncode == 0, done.stderr + self.troubles()
+    @property
+    def release(self) -> Release:
+        """The chart's."""
+        return Release(self.cluster.layout)
 
-    def apply(self, verb: str, *more: str) -> None:
-        """``helm install`` or ``helm upgrade`` with the values of this cluster."""
-        self.run(verb, RELEASE, str(CHART), *self.values(), *more)
-
-    def values(self) -> list[str]:
-        """What a person would put into a file for this cluster."""
-        server, node = urlsplit(self.cluster.state.server), self.cluster.state.nodes[0]
-        values = {
-            "image.repository": ownimage.NAME,
-            "image.pullPolicy": "Never",
-            "apiServer.host": server.hostname,
-            "apiServer.port": server.port,
-            "kubeletPlugin.deviceLib": "simulated",
-            "kubeletPlugin.hardwareProfile": "dgx-h100-8x80",
-            "kubeletPlugin.hostNetwork": "true",
-            "kubeletPlugin.kubeletRoot": node.kubelet_root,
-            "kubeletPlugin.cdiDir": node.cdi_dir,
-            "kubeletPlugin.httpPort": node.agent_port,
-            "controller.hostNetwork": "true",
-            "controller.httpPort": _free_port(),
-            "controller.replicas": 1,
-        }
-        return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    def upgrade(self, **changes: Any) -> None:
+        """The same values but for some, until all pods are ready."""
+        values = yaml.safe_load((self.cluster.layout.config_dir / "values.yaml").read_text())
+        self.release.install({**values, **changes})
 
     def versions(self) -> dict[str, str]:
         """Uid and resourceVersion of every slice, by name."""
@@ -69,51 +51,56 @@ class Installation:
         metas = [item["metadata"] for item in items]
         return {meta["name"]: f"{meta['uid']}@{meta['resourceVersion']}" for meta in metas}
 
-    def troubles(self) -> str:
-        """What the pods say, for the message of a failed test."""
-        described = self.cluster.kubectl("describe", "pods", "-n", NAMESPACE)
-        selector = "-lapp.kubernetes.io/name=gpudra"
-        logs = self.cluster.kubectl("logs", "-n", NAMESPACE, selector, "--prefix", "--tail=15")
-        return f"{described[-1500:]}\n{logs}"
+    def refused(self, *arguments: str, stdin: str = "") -> str:
+        """What kubectl says about something that must not work."""
+        layout = self.cluster.layout
+        command = [layout.binary("kubectl"), f"--kubeconfig={layout.admin_kubeconfig}", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+        assert done.returncode != 0, done.stdout
+        return done.stderr
 
 
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Iterator[Installation]:
-    """A second cluster without agent, the image imported, the chart installed."""
+    """The demo's own cluster, which stays up after it."""
     assert cluster, "its programs are used"
     base = Path(tempfile.mkdtemp(prefix="gpudra-chart-"))
     try:
-        up = gpudra_local("up", "--nodes", "1", "--no-agent", "--yes", "--dir", str(base))
-        assert up.returncode == 0, up.stderr
-        own = Cluster.of(layout_for(str(base)))
-        _import_image(own, base / "image.tar")
-        own.kubectl(
-            *("label", "namespace", NAMESPACE, "--overwrite"),
-            "pod-security.kubernetes.io/enforce=privileged",
+        demo = subprocess.run(
+            [sys.executable, "-m", "tools.demo", "--dir", str(base)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        found = Installation(own, Helm.built())
-        # `up` has applied the plain manifests, which are the same objects.
-        found.apply("install", "--take-ownership", "--force-conflicts")
-        yield found
+        assert demo.returncode == 0, demo.stdout[-3000:] + demo.stderr[-3000:]
+        yield Installation(Cluster.of(layout_for(str(base))), demo.stdout)
     finally:
         gpudra_local("down", "--purge", "--dir", str(base))
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def test_the_demo_runs_on_the_real_cluster(installed: Installation) -> None:
+    """It ends with ``demo: real-cluster``, has shown a Running pod and the two switches, and stays up."""
+    lines = installed.told.splitlines()
+    assert lines[-1] == "demo: real-cluster"
+    assert any(line.startswith("one-gpu") and " Running " in line for line in lines)
+    assert any(line.startswith("gpudra-kubelet-plugin-node-1") for line in lines)
+    assert "Allocation Timestamp" in installed.told
+    constrained = next(line for line in lines if line.startswith("matchAttribute pcieSwitch"))
+    first, second = constrained.replace(",", "").split()[-2:]
+    assert first == second
+    running = installed.cluster.kubectl("get", "pods", "-n", DEMO, "-o", "name").split()
+    assert running == ["pod/one-gpu", "pod/same-pcie-switch"]
+    installed.cluster.delete_namespace(DEMO)
 
 
-def _import_image(cluster: Cluster, archive: Path) -> None:
-    version = "0.1.0"
-    ownimage.write_archive(archive, version)
-    containerd = Path(cluster.state.nodes[0].containerd_socket)
-    import_archive(
-        cluster.layout.binary("ctr"), containerd, archive, archive.with_suffix(".imported")
-    )
-    archive.unlink()
+def test_status_counts_the_pods(installed: Installation) -> None:
+    """``gpudra local status`` is healthy, and shows agent and controller among the components."""
+    status = gpudra_local("status", "--dir", str(installed.cluster.layout.base))
+    assert status.returncode == 0, status.stdout
+    shown = {line.split()[0]: line.split()[1] for line in status.stdout.splitlines()[1:]}
+    assert (shown["agent-node-1"], shown["controller"]) == ("healthy", "healthy")
 
 
 def test_the_agent_publishes_and_the_controller_leads(installed: Installation) -> None:
@@ -140,7 +127,7 @@ def test_an_update_leaves_slices_and_prepared_claims_alone(installed: Installati
     before = installed.versions()
     agent = cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")
 
-    installed.apply("upgrade", "--set", "log.level=debug")
+    installed.upgrade(log={"level": "debug"}, adminAccessPolicy={"guardLabel": True})
 
     assert cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name") != agent
     assert installed.versions() == before
@@ -155,10 +142,65 @@ def test_an_update_leaves_slices_and_prepared_claims_alone(installed: Installati
     assert list(Path(cluster.state.nodes[0].cdi_dir).iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"exactly": {"deviceClassName": "monitor.gpudra.io"}}, "needs adminAccess: true in"),
+        (
+            {"firstAvailable": [{"name": "a", "deviceClassName": "monitor.gpudra.io"}]},
+            "which alternatives in firstAvailable cannot have",
+        ),
+    ],
+)
+def test_monitors_need_admin_access(
+    installed: Installation, request_: dict[str, Any], said: str
+) -> None:
+    """A claim or template of class monitor without it is refused when it is made."""
+    spec = {"devices": {"requests": [{"name": "r", **request_}]}}
+    for kind, body in (("ResourceClaim", spec), ("ResourceClaimTemplate", {"spec": spec})):
+        document = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": kind,
+            "metadata": {"name": "monitor"},
+            "spec": body,
+        }
+        refusal = installed.refused("create", "-f", "-", stdin=yaml.safe_dump(document))
+        assert said in refusal
+
+
+def test_admin_access_is_granted_by_whoever_may(installed: Installation) -> None:
+    """A user who may make namespaces cannot label one for admin access; with the role, he can."""
+    cluster = installed.cluster
+    cluster.kubectl(
+        *("create", "clusterrole", "namespace-maker"),
+        "--verb=create,delete",
+        "--resource=namespaces",
+    )
+    for role in ("namespace-maker", "gpudra-grant-admin-access"):
+        name = f"{role}-test"
+        user = "--user=maker" if role == "namespace-maker" else "--user=granter"
+        cluster.kubectl("create", "clusterrolebinding", name, f"--clusterrole={role}", user)
+    cluster.kubectl(
+        *("create", "clusterrolebinding", "granter-makes"),
+        *("--clusterrole=namespace-maker", "--user=granter"),
+    )
+    label = {"resource.kubernetes.io/admin-access": "true"}
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "watchers", "labels": label},
+    }
+    text = yaml.safe_dump(namespace)
+    refusal = installed.refused("create", "--as=maker", "-f", "-", stdin=text)
+    assert "user maker may not give a namespace the label" in refusal
+    cluster.kubectl("create", "--as=granter", "-f", "-", stdin=text)
+    cluster.kubectl("delete", "namespace", "watchers", "--wait=false")
+
+
 def test_nothing_is_published_after_removal(installed: Installation) -> None:
     """``helm uninstall`` takes all objects, and the kubelet the slices of a driver that is gone."""
     cluster = installed.cluster
-    installed.run("uninstall", RELEASE)
+    installed.release.uninstall()
     cluster.wait_list(
         f"{CORE}/namespaces/{NAMESPACE}/pods", lambda items: not items, what="the pods to be gone"
     )

@@ -72,7 +72,7 @@ def test_fifty_claims_survive_the_kills_and_leave_nothing(cluster: Cluster, name
 
     node = cluster.node(NODE)
     files = list(Path(node.cdi_dir).iterdir())
-    content = CheckpointFile(Path(node.agent_dir) / "state").load().content
+    content = CheckpointFile(Agent(node, "").state_dir).load().content
     assert content is not None
     assert [one.name for one in content.claims.values() if one.namespace == namespace] == []
     # Claims of other tests may come and go meanwhile; a file that stays without a record is a leak.

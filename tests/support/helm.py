@@ -8,17 +8,11 @@ from typing import Any
 
 import yaml
 
-from gpudra.controller.ctl.local.build import Builder, Tool
+from gpudra.controller.ctl.local.build import HELM, Builder
 from gpudra.controller.ctl.local.layout import checkout_dir, layout_for
 from gpudra.controller.ctl.local.progress import Progress
 
 CHART = checkout_dir() / "deploy" / "charts" / "gpudra"
-HELM = Tool(
-    name="helm",
-    module="helm.sh/helm/v4",
-    programs={"helm": "helm.sh/helm/v4/cmd/helm"},
-    minutes=4,
-)
 RELEASE = "gpudra"
 NAMESPACE = "gpudra-system"
 IMAGE = "example.com/gpudra"

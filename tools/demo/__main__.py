@@ -21,9 +21,10 @@ def main() -> int:
     parser.add_argument(
         "--stand-in", action="store_true", help="without a cluster, even where one could run"
     )
+    parser.add_argument("--dir", help="folder of another local cluster than the default one")
     args = parser.parse_args()
     missing = [] if args.stand_in else obstacles()
-    world = _choose(args.stand_in, missing)
+    world = _choose(args.stand_in, missing, args.dir)
     try:
         asyncio.run(_run(world))
     except GpudraError as error:
@@ -42,9 +43,9 @@ def main() -> int:
     return 1 if missing and _in_ci() else 0
 
 
-def _choose(stand_in: bool, missing: list[str]) -> World:
+def _choose(stand_in: bool, missing: list[str], directory: str | None) -> World:
     if not (stand_in or missing):
-        return LocalCluster()
+        return LocalCluster(directory)
     if missing:
         say("This machine cannot run the local cluster:")
         for problem in missing:

@@ -15,11 +15,11 @@ from gpudra.api.errors import GpudraError
 from gpudra.api.resource_v1 import ResourceClaim, ResourceSlice
 from gpudra.controller.ctl.devices import holders_by_device
 from gpudra.controller.ctl.local import state
-from gpudra.controller.ctl.local.build import TOOLS, Builder
+from gpudra.controller.ctl.local.agent import NAMESPACE as AGENT_NAMESPACE
+from gpudra.controller.ctl.local.build import HELM, TOOLS, Builder
 from gpudra.controller.ctl.local.layout import checkout_dir, layout_for
 from gpudra.controller.ctl.local.prerequisites import problems
 from tools.demo.world import (
-    CLASSES,
     DRIVER,
     GPUS,
     NAMESPACE,
@@ -43,7 +43,7 @@ def obstacles() -> list[str]:
     layout = layout_for(None)
     tools_dir = checkout_dir() / "deploy" / "local" / "tools"
     builder = Builder(tools_dir, layout.bin_dir)
-    must_build = not all(builder.is_built(tool) for tool in TOOLS)
+    must_build = not all(builder.is_built(tool) for tool in (*TOOLS, HELM))
     return problems(tools_dir=tools_dir, base=layout.base, must_build=must_build)
 
 
@@ -52,8 +52,8 @@ class LocalCluster:
 
     outcome = "real-cluster"
 
-    def __init__(self) -> None:
-        self._layout = layout_for(None)
+    def __init__(self, directory: str | None = None) -> None:
+        self._layout = layout_for(directory)
         self._node = ""
         self._several = False
 
@@ -61,7 +61,10 @@ class LocalCluster:
         """Brings the cluster up, with the agent, and empties the demo's namespace."""
         say("==> a local Kubernetes; the first time it is built from source, which takes a while")
         gpudra = str(Path(sys.executable).with_name("gpudra"))
-        up = await asyncio.create_subprocess_exec(gpudra, "local", "up", cwd=ROOT)
+        up = await asyncio.create_subprocess_exec(
+            *(gpudra, "local", "up", "--agent-as", "pods", "--dir", str(self._layout.base)),
+            cwd=ROOT,
+        )
         if await up.wait() != 0:
             raise CommandError("the local cluster did not come up; its reason is above")
         found = state.load(self._layout)
@@ -70,8 +73,12 @@ class LocalCluster:
         await self._kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
         self._node, self._several = await self._free_node(nodes), len(nodes) > 1
         await self._kubectl("create", "namespace", NAMESPACE)
-        await self._kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CLASSES))
         await self._until_published()
+        say(
+            "==> gpudra is installed from deploy/charts/gpudra, with an image made of this checkout"
+        )
+        await self._show("get", "pods", "-n", AGENT_NAMESPACE, "-o", "wide")
+        say()
 
     async def stop(self) -> None:
         """The cluster stays: the farewell says how to go on with it."""
@@ -134,6 +141,8 @@ class LocalCluster:
 
     def farewell(self) -> Sequence[str]:
         """See World."""
+        default = self._layout.base == layout_for(None).base
+        down = "make cluster-down" if default else f"gpudra local down --dir {self._layout.base}"
         return (
             "The cluster and the pods still run. Go on with",
             f"  export KUBECONFIG={self._layout.admin_kubeconfig}",
@@ -141,7 +150,7 @@ class LocalCluster:
             f"  gpudra devices; kubectl get pods,resourceclaims -n {NAMESPACE}",
             "  kubectl apply -f deploy/examples/nvlink-domain/example.yaml   # more in deploy/examples",
             "and stop everything with",
-            "  make cluster-down",
+            f"  {down}",
         )
 
     async def _free_node(self, nodes: Sequence[str]) -> str:
@@ -167,7 +176,7 @@ class LocalCluster:
             await asyncio.sleep(1)
         raise CommandError(
             f"{self._node} published fewer than {GPUS} GPUs within {READY_SECONDS} s",
-            hint=f"look into {self._layout.log_dir}/agent-{self._node}.log",
+            hint=f"look at `kubectl get pods -n {AGENT_NAMESPACE}` and their logs",
         )
 
     async def _claim_of(self, pod: str) -> str:

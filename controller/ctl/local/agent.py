@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our kubelet plugin on the nodes of the local cluster: account, token, process; used by ``up``.
+"""Our kubelet plugin as a process for each node: account, token, process; used by ``up``.
 
-The plugin runs as a plain process of this machine, never imported. It gets no more rights than
+By default it runs as a pod (see ``chart``). A process is what tests kill, and what starts fastest.
+It is never imported. It gets no more rights than
 on any cluster: a service account with the least role, and a token bound to its node. The API
 server puts the node's name into the identity of such a token, which the admission policy in
 ``deploy/manifests/rbac.yaml`` compares with the slice that is written.
@@ -10,7 +11,7 @@ server puts the node's name into the identity of such a token, which the admissi
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ DEFAULT_HARDWARE = "dgx-h100-8x80"
 NAMESPACE = "gpudra-system"
 SERVICE_ACCOUNT = "gpudra-kubelet-plugin"
 SCRIPT = "gpudra-kubelet-plugin"
+DRIVER = "gpu.gpudra.io"
 TOKEN_SECONDS = 30 * 24 * 3600
 """Tokens outlive any sitting with the cluster, and every ``up`` issues new ones."""
 
@@ -52,12 +54,22 @@ class AgentError(GpudraError):
 
 def manifests() -> list[dict[str, Any]]:
     """Namespace, account, role and admission policy of the plugin; DeviceClasses; our own kinds."""
-    folder = checkout_dir() / "deploy"
-    files = [
-        folder / "manifests" / "rbac.yaml",
-        folder / "manifests" / "deviceclasses.yaml",
-        *sorted((folder / "charts" / "gpudra" / "crds").glob("*.yaml")),
-    ]
+    folder = checkout_dir() / "deploy" / "manifests"
+    return [*_documents(folder / "rbac.yaml", folder / "deviceclasses.yaml"), *_kinds()]
+
+
+def prerequisites() -> list[dict[str, Any]]:
+    """What must be there before the chart: the namespace, and our kinds, which helm never updates."""
+    rights = _documents(checkout_dir() / "deploy" / "manifests" / "rbac.yaml")
+    return [*(one for one in rights if one["kind"] == "Namespace"), *_kinds()]
+
+
+def _kinds() -> list[dict[str, Any]]:
+    folder = checkout_dir() / "deploy" / "charts" / "gpudra" / "crds"
+    return _documents(*sorted(folder.glob("*.yaml")))
+
+
+def _documents(*files: Path) -> list[dict[str, Any]]:
     return [
         document for file in files for document in yaml.safe_load_all(file.read_text()) if document
     ]
@@ -74,9 +86,9 @@ def object_path(document: dict[str, Any]) -> str:
     return f"{collection}/{metadata['name']}"
 
 
-def apply_manifests(client: ApiClient) -> None:
-    """Create or update the objects of `manifests`."""
-    for document in manifests():
+def apply_all(client: ApiClient, documents: Iterable[dict[str, Any]]) -> None:
+    """Create or update objects."""
+    for document in documents:
         client.apply(object_path(document), document)
 
 
@@ -150,6 +162,11 @@ class Agent:
         """Where it serves health and metrics."""
         return f"{LOOPBACK}:{self.node.agent_port}"
 
+    @property
+    def state_dir(self) -> Path:
+        """Its checkpoint lies where a pod's would, so that one takes over from the other."""
+        return Path(self.node.kubelet_root) / "plugins" / DRIVER
+
     def prepare(self, plane: ControlPlane) -> Path:
         """Issue a new token and write the kubeconfig that points to it."""
         directory = Path(self.node.agent_dir)
@@ -170,7 +187,6 @@ class Agent:
             f"--kubeconfig={config}",
             f"--kubelet-root={self.node.kubelet_root}",
             f"--cdi-dir={self.node.cdi_dir}",
-            f"--state-dir={Path(self.node.agent_dir) / 'state'}",
             f"--runtime-dir={Path(self.node.agent_dir) / 'run'}",
             "--device-lib=simulated",
             f"--hardware={self.hardware}",

@@ -94,6 +94,14 @@ TOOLS: tuple[Tool, ...] = (
     ),
 )
 
+HELM = Tool(
+    name="helm",
+    module="helm.sh/helm/v4",
+    programs={"helm": "helm.sh/helm/v4/cmd/helm"},
+    minutes=4,
+)
+"""Beside `TOOLS`: only what installs the chart needs it."""
+
 
 class Builder:
     """Builds one tool after the other.

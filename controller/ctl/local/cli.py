@@ -6,6 +6,7 @@ import sys
 
 from gpudra.api.errors import GpudraError
 from gpudra.controller.ctl.local.layout import DIR_VARIABLE, Layout, layout_for
+from gpudra.controller.ctl.local.state import AS_PODS, AS_PROCESSES
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -15,7 +16,8 @@ examples:
   gpudra local up                        one real node with 8 simulated H100
   gpudra local up --nodes 2              two real nodes
   gpudra local up --fake-nodes 200       beside it, 200 nodes that are only objects
-  gpudra local up --no-agent             Kubernetes alone, without gpudra's plugin
+  gpudra local up --no-agent             Kubernetes alone, without gpudra
+  gpudra local up --agent-as processes   the plugin as a process, not as a pod of the chart
   gpudra local status -o json            ports, paths and health for programs
   gpudra local down --purge              end it and forget it
   export KUBECONFIG=.local/admin.kubeconfig PATH=$PWD/.local/bin:$PATH
@@ -72,8 +74,12 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         metavar="PROFILE|FILE",
         help="what the plugin simulates (default dgx-h100-8x80)",
     )
+    parser.add_argument("--no-agent", action="store_true", help="do not run gpudra")
     parser.add_argument(
-        "--no-agent", action="store_true", help="do not run gpudra's kubelet plugin"
+        "--agent-as",
+        choices=(AS_PODS, AS_PROCESSES),
+        help="run gpudra as pods, installed from the chart, or the plugin alone as a process of this "
+        "machine for each node, which starts faster and can be killed (default pods)",
     )
     parser.add_argument(
         "--yes",
@@ -121,6 +127,7 @@ def _up(layout: Layout, args: argparse.Namespace) -> int:
         fake_nodes=args.fake_nodes,
         hardware=args.hardware,
         agent=not args.no_agent,
+        agent_as=args.agent_as,
         feature_gates=args.feature_gates,
         runtime_config=args.runtime_config,
         api_port=args.api_port,

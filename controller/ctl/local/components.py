@@ -18,7 +18,10 @@ from gpudra.controller.ctl.local.layout import Layout
 from gpudra.controller.ctl.local.process import Component
 from gpudra.controller.ctl.local.state import ClusterState, write_atomic
 
-PORT_NAMES = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+PORT_NAMES = (
+    *("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
+    "gpudra-controller",
+)
 CLIENT_QPS = 1000
 SERVICE_SUBNET = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"

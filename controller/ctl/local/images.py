@@ -154,3 +154,27 @@ def import_archive(
             f"cannot be imported: {(result.stderr or result.stdout).strip()}", obj=str(archive)
         )
     stamp.write_text(digest)
+
+
+def remove_others(ctr: Path, socket: Path, name: str) -> None:
+    """Remove the images of the same repository but the one named, which nobody will ask for again.
+
+    Args:
+        ctr: the command of containerd.
+        socket: absolute path of the containerd socket.
+        name: repository and tag that stay.
+
+    Raises:
+        ImageError: the runtime refused.
+    """
+    command = [ctr, "-a", socket, "-n", CONTAINERD_NAMESPACE, "images"]
+    listed = subprocess.run([*command, "ls", "-q"], capture_output=True, text=True, check=False)
+    repository = name.rpartition(":")[0]
+    old = [one for one in listed.stdout.split() if one.rpartition(":")[0] == repository != ""]
+    others = [one for one in old if one != name]
+    if listed.returncode == 0 and not others:
+        return
+    result = subprocess.run([*command, "rm", *others], capture_output=True, text=True, check=False)
+    if listed.returncode or result.returncode:
+        said = (listed.stderr or result.stderr).strip()
+        raise ImageError(f"old images of it cannot be removed: {said}", obj=repository)

@@ -20,7 +20,7 @@ from gpudra.controller.ctl.local.apiclient import is_healthy
 from gpudra.controller.ctl.local.certs import certificate_user, kubeconfig
 from gpudra.controller.ctl.local.cgroups import Cgroups
 from gpudra.controller.ctl.local.components import CLIENT_QPS, LOOPBACK, ControlPlane
-from gpudra.controller.ctl.local.images import PAUSE_IMAGE, import_archive
+from gpudra.controller.ctl.local.images import PAUSE_IMAGE, import_archive, remove_others
 from gpudra.controller.ctl.local.layout import RUN_DIR, Layout, NodeLayout
 from gpudra.controller.ctl.local.mounts import filesystem_of, unmount_below
 from gpudra.controller.ctl.local.network import CNI_CACHE, cni_config, remove_cni_cache
@@ -147,6 +147,13 @@ class Node:
         for archive in archives:
             stamp = self.containerd_dirs[0] / f"{archive.stem}.imported"
             import_archive(self.layout.binary("ctr"), self.files.containerd_socket, archive, stamp)
+
+    def import_image(self, archive: Path, name: str) -> None:
+        """Give gpudra's image to the runtime, unless it has the one of this name; forget older ones."""
+        stamp = self.containerd_dirs[0] / "own-image.imported"
+        ctr, socket_path = self.layout.binary("ctr"), self.files.containerd_socket
+        import_archive(ctr, socket_path, archive, stamp, digest=name)
+        remove_others(ctr, socket_path, name)
 
     def stop(self, processes: ProcessTable) -> None:
         """End kubelet, runtime, shims and containers, and undo what they did to the machine."""

@@ -7,12 +7,14 @@ often. Good for this machine and its like; people with a builder use ``deploy/co
 which makes the same virtual environment on a base image.
 """
 
+import fcntl
 import hashlib
 import re
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -62,8 +64,17 @@ class OwnImage:
         return f"{REPOSITORY}:{self.tag}"
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep others from replacing the files in ``folder`` while they are read; the lock ends with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def build(folder: Path) -> OwnImage:
-    """Write the archive into ``folder``, unless it has the one that would be written.
+    """Write the archive into ``folder``, unless it has the one that would be written; hold it meanwhile.
 
     The tag carries what the image is made from: pods change when something changed, and only then.
 

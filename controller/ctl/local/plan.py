@@ -26,6 +26,7 @@ class Wishes:
     fake_nodes: int | None = None
     hardware: str | None = None
     agent: bool = True
+    agent_as: str | None = None
     feature_gates: str | None = None
     runtime_config: str | None = None
     api_port: int | None = None
@@ -96,6 +97,7 @@ def plan(
         hardware=_first(wishes.hardware, state.hardware or DEFAULT_HARDWARE)
         if wishes.agent
         else "",
+        agent_as=_first(wishes.agent_as, state.agent_as),
         feature_gates=_first(wishes.feature_gates, state.feature_gates),
         runtime_config=_first(wishes.runtime_config, state.runtime_config),
         kubeconfig=str(layout.admin_kubeconfig),

@@ -18,6 +18,8 @@ from gpudra.api.errors import StateError
 from gpudra.controller.ctl.local.layout import Layout
 
 STATE_VERSION = 1
+AS_PODS = "pods"
+AS_PROCESSES = "processes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class ClusterState:
         ports: port on 127.0.0.1 by component; ``etcd-peer`` beside the component names.
         fake_nodes: number of nodes that are objects only.
         hardware: profile or file given to the agents; empty means that no agent is wanted.
+        agent_as: "pods" of the chart, or "processes" of this machine.
         feature_gates: ``Name=true,...`` for all Kubernetes components, beside their defaults.
         runtime_config: ``--runtime-config`` of the API server, beside its defaults.
         ip_forward_before: what ``net.ipv4.ip_forward`` was before the first node started.
@@ -53,6 +56,7 @@ class ClusterState:
     nodes: tuple[NodeState, ...] = ()
     fake_nodes: int = 0
     hardware: str = ""
+    agent_as: str = AS_PODS
     feature_gates: str = ""
     runtime_config: str = ""
     ip_forward_before: str = ""

@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 
 from gpudra.api.errors import ApiError
 from gpudra.controller.ctl.local import fakenodes, state
-from gpudra.controller.ctl.local.agent import Agent
+from gpudra.controller.ctl.local.agent import NAMESPACE, Agent
 from gpudra.controller.ctl.local.apiclient import is_healthy
+from gpudra.controller.ctl.local.chart import CONTROLLER_PORT
 from gpudra.controller.ctl.local.components import LOOPBACK, ControlPlane, control_plane
 from gpudra.controller.ctl.local.layout import Layout
 from gpudra.controller.ctl.local.node import accepts
 from gpudra.controller.ctl.local.process import ProcessTable
-from gpudra.controller.ctl.local.state import ClusterState, NodeState
+from gpudra.controller.ctl.local.state import AS_PODS, ClusterState, NodeState
 from gpudra.controller.ctl.local.up import is_ready
 
 
@@ -80,14 +81,10 @@ def cluster_status(layout: Layout) -> ClusterStatus:
         lines += _node(node, plane, processes)
         if remembered.hardware:
             agent = Agent(node, remembered.hardware)
-            lines.append(
-                _line(
-                    processes,
-                    agent.name,
-                    f"http://{agent.endpoint}",
-                    is_healthy(f"http://{agent.endpoint}/readyz"),
-                )
-            )
+            lines.append(_own(remembered, processes, agent.name, agent.endpoint))
+    if remembered.hardware and remembered.agent_as == AS_PODS:
+        endpoint = f"{LOOPBACK}:{remembered.ports[CONTROLLER_PORT]}"
+        lines.append(_own(remembered, processes, "controller", endpoint))
     if remembered.fake_nodes:
         lines.append(_fake_nodes(plane, remembered.fake_nodes))
     return ClusterStatus(remembered, tuple(lines))
@@ -102,6 +99,18 @@ def _line(
     return ComponentStatus(
         name, record is not None and serves, record.pid if record else None, endpoint, detail
     )
+
+
+def _own(
+    remembered: ClusterState, processes: ProcessTable, name: str, endpoint: str
+) -> ComponentStatus:
+    """A part of gpudra, which may be a pod."""
+    url = f"http://{endpoint}"
+    serves = is_healthy(f"{url}/readyz")
+    if remembered.agent_as == AS_PODS:
+        detail = "pod" if serves else f"does not answer, see the pods in namespace {NAMESPACE}"
+        return ComponentStatus(name, serves, None, url, detail)
+    return _line(processes, name, url, serves)
 
 
 def _control_plane(remembered: ClusterState, processes: ProcessTable) -> list[ComponentStatus]:

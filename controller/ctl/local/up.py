@@ -7,23 +7,34 @@ and run again. Nothing is remembered as done that can be seen.
 
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpudra.api.errors import ApiError, GpudraError
-from gpudra.controller.ctl.local import agent, fakenodes, images, prerequisites, state
+from gpudra.controller.ctl.local import (
+    agent,
+    fakenodes,
+    images,
+    ownimage,
+    prerequisites,
+    state,
+)
 from gpudra.controller.ctl.local.apiclient import ApiClient
-from gpudra.controller.ctl.local.build import TOOLS, Builder
+from gpudra.controller.ctl.local.build import HELM, TOOLS, Builder, Tool
+from gpudra.controller.ctl.local.chart import CONTROLLER_PORT, Release, values
 from gpudra.controller.ctl.local.components import ControlPlane, control_plane
 from gpudra.controller.ctl.local.layout import Layout, checkout_dir
 from gpudra.controller.ctl.local.node import Machine, Node
 from gpudra.controller.ctl.local.plan import Wishes, plan
 from gpudra.controller.ctl.local.process import ProcessTable
 from gpudra.controller.ctl.local.progress import Progress
-from gpudra.controller.ctl.local.state import ClusterState, NodeState
+from gpudra.controller.ctl.local.state import AS_PODS, ClusterState, NodeState
 
 NODE_READY_SECONDS = 90
 STEPS_AROUND_BUILD = 6
+IMAGE_FOLDER = "image"
+"""Beside the programs, since all clusters of a checkout run the same image."""
 
 
 class NodeError(GpudraError):
@@ -53,24 +64,29 @@ class UpCommand:
         self.wishes.check()
         tools_dir = checkout_dir() / "deploy" / "local" / "tools"
         builder = Builder(tools_dir, self.layout.bin_dir)
-        progress = Progress(total=STEPS_AROUND_BUILD + len(TOOLS))
+        tools = self._tools()
+        progress = Progress(total=STEPS_AROUND_BUILD + len(tools))
         progress.step("checking the machine")
-        must_build = not all(builder.is_built(tool) for tool in TOOLS)
+        must_build = not all(builder.is_built(tool) for tool in tools)
         prerequisites.check(tools_dir=tools_dir, base=self.layout.base, must_build=must_build)
         prerequisites.install_packages(progress, assume_yes=self.assume_yes)
         with state.locked(self.layout):
-            for tool in TOOLS:
+            for tool in tools:
                 builder.build(tool, progress)
             return self._start(progress)
+
+    def _tools(self) -> tuple[Tool, ...]:
+        """Helm only where the chart is installed."""
+        old = state.load(self.layout)
+        agent_as = self.wishes.agent_as or (old.agent_as if old else AS_PODS)
+        return (*TOOLS, HELM) if self.wishes.agent and agent_as == AS_PODS else TOOLS
 
     def _start(self, progress: Progress) -> ClusterState:
         progress.step("certificates, configuration and images")
         self.layout.make_dirs()
         processes = ProcessTable(self.layout.pid_dir, self.layout.log_dir)
         old = state.load(self.layout)
-        wanted = plan(
-            self.layout, old, self.wishes, lambda name: processes.running(name) is not None
-        )
+        wanted = plan(self.layout, old, self.wishes, lambda name: is_running(name, processes, old))
         if old is not None:
             self._remove_nodes(old.nodes[len(wanted.nodes) :], processes)
         state.save(self.layout, wanted)
@@ -125,19 +141,54 @@ class UpCommand:
     def _start_agents(
         self, plane: ControlPlane, processes: ProcessTable, progress: Progress
     ) -> None:
-        agent.apply_manifests(plane.client)
-        if not plane.state.hardware:
-            progress.step("no kubelet plugin, as asked")
-            for node in plane.state.nodes:
+        wanted = plane.state
+        as_pods = wanted.hardware and wanted.agent_as == AS_PODS
+        if not wanted.hardware or as_pods:
+            for node in wanted.nodes:
                 processes.stop(f"agent-{node.name}")
+        if as_pods:
+            self._install_chart(plane, progress)
             return
-        progress.step(
-            f"gpudra's kubelet plugin on each node, simulated hardware {plane.state.hardware}"
-        )
+        self._uninstall_chart(plane)
+        agent.apply_all(plane.client, agent.manifests())
+        if not wanted.hardware:
+            progress.step("no kubelet plugin, as asked")
+            return
+        progress.step(f"gpudra's kubelet plugin on each node, simulated hardware {wanted.hardware}")
         agent.check_script()
         for node in plane.state.nodes:
             one = agent.Agent(node, plane.state.hardware)
             processes.ensure(one.component(one.prepare(plane)))
+
+    def _install_chart(self, plane: ControlPlane, progress: Progress) -> None:
+        progress.step(f"gpudra's chart, simulated hardware {plane.state.hardware}")
+        folder = self.layout.bin_dir / IMAGE_FOLDER
+        with ownimage.held(folder):
+            own = ownimage.build(folder)
+            progress.note(f"image {own.name}")
+            nodes = [Node(self.layout, node) for node in plane.state.nodes]
+            with ThreadPoolExecutor(max_workers=4) as imports:
+                list(imports.map(lambda node: node.import_image(own.archive, own.name), nodes))
+        agent.apply_all(plane.client, agent.prerequisites())
+        progress.note("waiting for agent and controller")
+        Release(self.layout).install(values(plane.state, own.tag))
+
+    def _uninstall_chart(self, plane: ControlPlane) -> None:
+        """Where the agents ran as pods until now."""
+        release = "labelSelector=owner%3Dhelm,name%3Dgpudra"
+        path = f"/api/v1/namespaces/{agent.NAMESPACE}/secrets?{release}"
+        if plane.client.request("GET", path)["items"]:
+            Release(self.layout).uninstall()
+
+
+def is_running(name: str, processes: ProcessTable, old: ClusterState | None) -> bool:
+    """Whether a component runs, so that its port is its own; pods run while their kubelet does."""
+    if old is not None and old.hardware and old.agent_as == AS_PODS:
+        if name == CONTROLLER_PORT:
+            name = f"kubelet-{old.nodes[0].name}"
+        elif name.startswith("agent-"):
+            name = f"kubelet-{name.removeprefix('agent-')}"
+    return processes.running(name) is not None
 
 
 def is_ready(node: dict[str, object]) -> bool:

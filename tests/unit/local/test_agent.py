@@ -71,7 +71,6 @@ def test_the_plugin_is_pointed_to_its_node(agent: Agent, tmp_path: Path) -> None
         "--kubeconfig",
         "--kubelet-root",
         "--cdi-dir",
-        "--state-dir",
         "--runtime-dir",
         "--device-lib",
         "--hardware",

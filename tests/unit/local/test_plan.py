@@ -50,7 +50,7 @@ def test_a_first_cluster_has_one_node_and_ports_of_its_own(layout: Layout) -> No
 
     assert [node.name for node in state.nodes] == ["node-1"]
     assert (state.fake_nodes, state.hardware) == (0, "dgx-h100-8x80")
-    assert len(set(all_ports(state))) == len(all_ports(state)) == 8
+    assert len(set(all_ports(state))) == len(all_ports(state)) == 9
 
 
 def test_what_was_asked_for_once_is_kept(layout: Layout) -> None:
@@ -69,6 +69,15 @@ def test_the_agent_is_left_out_only_when_asked(layout: Layout) -> None:
 
     assert without.hardware == ""
     assert plan(layout, without, Wishes(), nothing_runs).hardware == "dgx-h100-8x80"
+
+
+def test_pods_or_processes_is_remembered(layout: Layout) -> None:
+    """Pods of the chart unless asked otherwise, and then so until asked again."""
+    first = plan(layout, None, Wishes(), nothing_runs)
+    second = plan(layout, first, Wishes(agent_as="processes"), everything_runs)
+
+    assert first.agent_as == "pods"
+    assert plan(layout, second, Wishes(), everything_runs).agent_as == "processes"
 
 
 def test_nodes_are_added_and_removed_at_the_end(layout: Layout) -> None:
