@@ -143,6 +143,8 @@ class Forms:
             DeviceInUseError: another claim shares a card by another backend, or too much is taken.
             HardwareError: a card does not answer.
         """
+        # What lies on other cards decides nothing, and reading its steps takes time.
+        others = [one for one in others if not one.cards.isdisjoint(plan.cards)]
         plan = await self._shared(plan, users, others)
         if any(step.kind in (MIG_MODE, MIG_INSTANCE) for step in plan.steps):
             steps = [step for record in others for step in record.steps]

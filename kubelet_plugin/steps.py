@@ -40,7 +40,8 @@ class StepHandler(Protocol):
     """Does and undoes one kind of step. All methods block; one call at a time for one card.
 
     ``lasting``: the effect survives a power cut or is seen by others, so the reservation has to
-    be on the disk before. Otherwise a start after the cut makes everything anew.
+    be on the disk before. Otherwise a start after the cut makes everything anew. What ``do``
+    returns need not survive a cut: whatever it describes has to be found by the arguments alone.
     """
 
     lasting: bool
@@ -261,7 +262,8 @@ class StepRunner:
             done.append(replace_step(step, outcome))
             if handler.lasting:
                 record = replaced(record, steps=(*done, *plan.steps[index + 1 :]))
-                await self._commit(record)
+                # For a kill. A power cut takes the effect along, or the reservation tells of it.
+                await self._commit(record, durable=False)
         return replaced(record, steps=tuple(done))
 
     async def _complete(self, record: ClaimRecord) -> None:
@@ -279,7 +281,8 @@ class StepRunner:
         steps = tuple(reversed(record.steps))
         if any(self._handler(step).lasting for step in steps):
             record = replaced(record, state=UNDOING)
-            await self._commit(record)
+            # For a kill. After a power cut what was undone is made anew, or undone again.
+            await self._commit(record, durable=False)
         for step in steps:
             self._observe(f"undo:{step.kind}:before")
             with _booked(step):

@@ -106,6 +106,81 @@ async def test_whatever_the_moment_the_retry_succeeds_and_nothing_leaks(
         second.end()
 
 
+class Disk:
+    """The checkpoint as it is on the disk: what was never synced is lost with the power."""
+
+    def __init__(self, plugin: Instance) -> None:
+        self._folder = plugin.node.state_dir
+        self.synced: dict[str, bytes] = {}
+        self.count = 0
+        save = plugin.checkpoint.file.save
+
+        def kept(content: Any, *, durable: bool) -> None:
+            save(content, durable=durable)
+            if durable:
+                self.count += 1
+                self._look()
+
+        plugin.checkpoint.file.save = kept  # type: ignore[method-assign]
+        self._look()
+
+    def _look(self) -> None:
+        files = self._folder.glob("checkpoint.*.json")
+        self.synced = {path.name: path.read_bytes() for path in files}
+
+    def power_cut(self) -> None:
+        """What is in memory only is gone."""
+        for path in self._folder.glob("checkpoint.*.json"):
+            path.unlink()
+        for name, content in self.synced.items():
+            (self._folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("call", ["prepare", "unprepare"])
+@pytest.mark.parametrize("form", ["whole", "mig", "share time-slice", "mig and share and whole"])
+async def test_a_power_cut_at_any_moment_leaks_nothing(
+    node: FormsNode, form: str, call: str
+) -> None:
+    """As a kill, but files that were not synced are lost, and so is what a reboot resets."""
+    ref = FORMS[form](node)
+    before = node.picture()
+    points = await points_of(node, ref, call)
+    for number, point in enumerate(points):
+        bomb = Bomb()
+        first = await node.start(observe=bomb)
+        disk = Disk(first)
+        if call == "unprepare":
+            await called(first, "prepare", ref)
+        bomb.at = len(bomb.seen) + number
+        with pytest.raises(Killed):
+            await getattr(first, call)(ref)
+        first.end()
+        disk.power_cut()
+        node.reset()
+        node.boot_id += "+"
+        second = await node.start()
+        await called(second, call, ref)
+        await called(second, "unprepare", ref)
+        assert node.picture() == before, point
+        assert dict(second.state.records) == {}, point
+        second.end()
+
+
+@pytest.mark.parametrize(("form", "syncs"), [("whole", 1), ("mig", 2), ("share time-slice", 2)])
+async def test_a_claim_waits_for_the_disk_as_often_as_it_must(
+    node: FormsNode, form: str, syncs: int
+) -> None:
+    """Once for the answer, and before that once for the reservation of what outlives a cut."""
+    ref = FORMS[form](node)
+    plugin = await node.start()
+    disk = Disk(plugin)
+    await called(plugin, "prepare", ref)
+    assert disk.count == syncs
+    await called(plugin, "unprepare", ref)
+    assert disk.count == syncs + 1
+    plugin.end()
+
+
 @pytest.mark.parametrize("call", ["prepare", "unprepare"])
 async def test_neighbours_on_the_card_outlive_every_kill(node: FormsNode, call: str) -> None:
     """A foreign instance, a claim of ours, and MIG mode which both need, stay as they are."""
