@@ -23,7 +23,7 @@ from gpudra.controller.resourceslices import ResourceSliceController, SliceRepor
 from gpudra.driver.core.forms import PublishPolicy
 from gpudra.driver.core.health import Cause, HealthPolicy
 from gpudra.driver.core.inventory import Inventory
-from gpudra.driver.core.prepare import CDI_FILE, METADATA, MIG_INSTANCE, MIG_MODE
+from gpudra.driver.core.prepare import METADATA
 from gpudra.driver.core.resourceslices import ServerFeatures
 from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.driver.kube.client import ClientOptions, KubeClient
@@ -55,7 +55,7 @@ from gpudra.kubelet_plugin.holders import Holders
 from gpudra.kubelet_plugin.instance_lock import FileLock, InstanceLock
 from gpudra.kubelet_plugin.metadata_files import MetadataFiles, MetadataStep
 from gpudra.kubelet_plugin.meters import Meters
-from gpudra.kubelet_plugin.mig import MigInstanceStep, MigModeStep, MigSurvey, Partitions
+from gpudra.kubelet_plugin.mig import MigSurvey, Partitions
 from gpudra.kubelet_plugin.node_reporter import UNREAD, NodeReporter, Sources
 from gpudra.kubelet_plugin.nodepolicy import PolicyWatcher
 from gpudra.kubelet_plugin.options import Options
@@ -65,7 +65,8 @@ from gpudra.kubelet_plugin.registration import Registered, RegistrationService
 from gpudra.kubelet_plugin.report import ClaimReport
 from gpudra.kubelet_plugin.sharing import open_backends
 from gpudra.kubelet_plugin.sharing_care import SharingCare
-from gpudra.kubelet_plugin.steps import CdiFileStep, StepHandler, StepRunner
+from gpudra.kubelet_plugin.step_handlers import step_handlers
+from gpudra.kubelet_plugin.steps import StepRunner
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # The kubelet gives a call 45 s, pods get 30 s to end: running calls should make it.
@@ -162,13 +163,15 @@ class App:
         self.backends = open_backends(
             options.sharing, lib, target_of=lambda one, plan: mig_uuid(one, plan.steps)
         )
-        handlers: dict[str, StepHandler] = {
-            METADATA: metadata,
-            CDI_FILE: CdiFileStep(store, lib, options.sharing.places, metadata),
-            MIG_MODE: MigModeStep(partitions, lambda: self.checkpoint.records),
-            MIG_INSTANCE: MigInstanceStep(partitions),
-            **self.backends.handlers(),
-        }
+        handlers = step_handlers(
+            lib,
+            partitions,
+            self.backends,
+            store=store,
+            metadata=metadata,
+            places=options.sharing.places,
+            records=lambda: self.checkpoint.records,
+        )
         self.state = DeviceState(
             driver=options.driver_name,
             pool=options.node_name,

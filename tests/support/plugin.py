@@ -32,13 +32,14 @@ from gpudra.kubelet_plugin.dra_service import DraService
 from gpudra.kubelet_plugin.forms import Forms, UserReader, mig_uuid
 from gpudra.kubelet_plugin.instance_lock import InstanceLock
 from gpudra.kubelet_plugin.metadata_files import MetadataFiles, MetadataStep
-from gpudra.kubelet_plugin.mig import MigInstanceStep, MigModeStep, MigSurvey, Partitions
+from gpudra.kubelet_plugin.mig import MigSurvey, Partitions
 from gpudra.kubelet_plugin.proto import dra_v1_pb2 as pb
 from gpudra.kubelet_plugin.records import ClaimRef
 from gpudra.kubelet_plugin.recovery import Recovery
-from gpudra.kubelet_plugin.sharing import SharingSettings, open_backends
+from gpudra.kubelet_plugin.sharing import MpsLaunch, SharingSettings, open_backends
 from gpudra.kubelet_plugin.spent import Account
-from gpudra.kubelet_plugin.steps import CdiFileStep, StepHandler, StepRunner
+from gpudra.kubelet_plugin.step_handlers import step_handlers
+from gpudra.kubelet_plugin.steps import StepHandler, StepRunner
 
 DRIVER = "gpu.example.com"
 NODE = "node-a"
@@ -228,6 +229,7 @@ class Node:
             one.mkdir(exist_ok=True)
         self.run_dir = folder / "run"
         self.hami_library = ""
+        self.mps: MpsLaunch | None = None
         self.api = FakeClaims()
         self.clock = VirtualClock()
         self.boot_id = "boot-1"
@@ -271,7 +273,9 @@ class Instance:
         store = CdiStore(node.cdi_dir, DRIVER, observe=observe)
         self.metadata = MetadataFiles(node.run_dir, DRIVER, observe=observe)
         metadata = MetadataStep(self.metadata, node.attributes)
-        sharing = SharingSettings(runtime_dir=node.run_dir, hami_library=node.hami_library)
+        sharing = SharingSettings(
+            runtime_dir=node.run_dir, hami_library=node.hami_library, mps=node.mps
+        )
         self.backends = open_backends(
             sharing, node.lib, target_of=lambda one, plan: mig_uuid(one, plan.steps)
         )
@@ -293,11 +297,15 @@ class Instance:
             runner=StepRunner(
                 self.checkpoint,
                 {
-                    "metadata": metadata,
-                    "cdi-file": CdiFileStep(store, node.lib, sharing.places, metadata),
-                    "mig-mode": MigModeStep(partitions, lambda: self.checkpoint.records),
-                    "mig-instance": MigInstanceStep(partitions),
-                    **self.backends.handlers(),
+                    **step_handlers(
+                        node.lib,
+                        partitions,
+                        self.backends,
+                        store=store,
+                        metadata=metadata,
+                        places=sharing.places,
+                        records=lambda: self.checkpoint.records,
+                    ),
                     **(handlers or {}),
                 },
                 blocking=blocking,
