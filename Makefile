@@ -88,6 +88,10 @@ cluster-up: setup ## Start a real Kubernetes on this machine (first time: builds
 cluster-down: setup ## Stop it and leave nothing running
 	@$(BIN)/gpudra local down $(ARGS)
 
+.PHONY: image
+image: setup ## Write gpudra-image.tar: an image of this machine's Python, without a container builder
+	@$(BIN)/python -m tools.image $(ARGS)
+
 .PHONY: clean
 clean: ## Stop the local cluster and remove everything that was made here
 	@if [ -x $(BIN)/gpudra ]; then $(BIN)/gpudra local down --purge || true; fi

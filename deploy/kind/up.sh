@@ -5,7 +5,7 @@
 #   deploy/kind/up.sh            start the cluster, build and load the image, install the chart
 #   deploy/kind/up.sh down       delete the cluster
 #
-# HARDWARE=a30-2x        another profile of simulated hardware
+# What each node pretends to have is in values.yaml.
 # NODE_IMAGE=kindest/... another node image (1.34 or newer)
 set -euo pipefail
 
@@ -13,7 +13,6 @@ cd "$(dirname "$0")/../.."
 readonly CLUSTER=gpudra
 readonly IMAGE=gpudra.local/gpudra:dev
 readonly WORKLOAD_IMAGE=gpudra.local/busybox:1
-readonly HARDWARE=${HARDWARE:-dgx-h100-8x80}
 
 need() {
   command -v "$1" >/dev/null || { echo "error: $1 is not installed: $2" >&2; exit 1; }
@@ -35,7 +34,7 @@ if ! kind get clusters | grep -qx "$CLUSTER"; then
 fi
 
 echo "[2/4] gpudra's image"
-docker build --tag "$IMAGE" --file deploy/container/Dockerfile .
+docker build --tag "$IMAGE" --file deploy/container/Containerfile .
 kind load docker-image --name "$CLUSTER" "$IMAGE"
 
 echo "[3/4] the image of the examples"
@@ -45,12 +44,13 @@ kind load docker-image --name "$CLUSTER" "$WORKLOAD_IMAGE"
 
 echo "[4/4] chart"
 kubectl config use-context "kind-$CLUSTER" >/dev/null
+# helm never updates kinds that it has installed.
+kubectl apply --server-side --filename deploy/charts/gpudra/crds >/dev/null
 kubectl create namespace gpudra-system --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 kubectl label --overwrite namespace gpudra-system pod-security.kubernetes.io/enforce=privileged >/dev/null
 helm upgrade --install gpudra deploy/charts/gpudra --namespace gpudra-system --wait --timeout 3m \
   --set image.repository="${IMAGE%:*}" --set image.tag="${IMAGE##*:}" --set image.pullPolicy=Never \
-  --set kubeletPlugin.hardwareProfile="$HARDWARE" \
-  --set-string kubeletPlugin.nodeSelector."gpudra\.io/simulated"=true
+  --values deploy/kind/values.yaml
 
 kubectl get resourceslices
 echo "Try an example: kubectl apply -f deploy/examples/one-gpu"

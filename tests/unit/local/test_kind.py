@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files for people with Docker, checked as far as that goes without it."""
+"""The files for people with Docker. tests/e2e/test_kind.py lets kind read the configuration."""
 
 import subprocess
 import tomllib
@@ -9,42 +9,6 @@ import yaml
 from gpudra.controller.ctl.local.layout import checkout_dir
 
 KIND = checkout_dir() / "deploy" / "kind"
-
-# Fields of sigs.k8s.io/kind/pkg/apis/config/v1alpha4, types.go.
-CLUSTER_FIELDS = {
-    "kind",
-    "apiVersion",
-    "name",
-    "nodes",
-    "networking",
-    "featureGates",
-    "runtimeConfig",
-    "kubeadmConfigPatches",
-    "kubeadmConfigPatchesJSON6902",
-    "containerdConfigPatches",
-    "containerdConfigPatchesJSON6902",
-}
-NODE_FIELDS = {
-    "role",
-    "image",
-    "labels",
-    "extraMounts",
-    "extraPortMappings",
-    "kubeadmConfigPatches",
-    "kubeadmConfigPatchesJSON6902",
-}
-
-
-def test_the_configuration_has_the_form_that_kind_reads() -> None:
-    """Kind refuses unknown fields, and wants booleans for gates and text for runtime settings."""
-    document = yaml.safe_load((KIND / "cluster.yaml").read_text())
-
-    assert (document["kind"], document["apiVersion"]) == ("Cluster", "kind.x-k8s.io/v1alpha4")
-    assert set(document) <= CLUSTER_FIELDS
-    assert all(set(node) <= NODE_FIELDS for node in document["nodes"])
-    assert all(isinstance(value, bool) for value in document["featureGates"].values())
-    assert all(isinstance(value, str) for value in document["runtimeConfig"].values())
-    assert [node["role"] for node in document["nodes"]] == ["control-plane", "worker", "worker"]
 
 
 def test_gates_and_cdi_are_what_the_driver_needs() -> None:
@@ -70,7 +34,8 @@ def test_the_script_is_a_script() -> None:
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
     for name in (
         "deploy/kind/cluster.yaml",
-        "deploy/container/Dockerfile",
+        "deploy/container/Containerfile",
+        "deploy/kind/values.yaml",
         "deploy/charts/gpudra",
         "deploy/examples/one-gpu",
     ):
@@ -83,13 +48,13 @@ def test_the_image_copies_what_the_package_is_made_of() -> None:
     folder = checkout_dir() / "deploy" / "container"
     copied = {
         name
-        for line in (folder / "Dockerfile").read_text().splitlines()
+        for line in (folder / "Containerfile").read_text().splitlines()
         if line.startswith("COPY ") and "--from" not in line
         for name in line.split()[1:-1]
     }
     allowed = {
         line[1:]
-        for line in (folder / "Dockerfile.dockerignore").read_text().splitlines()
+        for line in (folder / "Containerfile.dockerignore").read_text().splitlines()
         if line.startswith("!")
     }
 
