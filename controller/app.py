@@ -13,6 +13,8 @@ import signal
 from collections.abc import Callable, Iterator
 
 from gpudra.api.errors import GpudraError, UnavailableError
+from gpudra.controller.accounting import Accountant
+from gpudra.controller.conversion import Conversion
 from gpudra.controller.fabric import FabricChecker
 from gpudra.controller.nodepolicies import PolicyStatuses
 from gpudra.controller.options import Options
@@ -82,6 +84,18 @@ class App:
             rng=rng,
         )
         self.policies = PolicyStatuses(client, metrics=self.metrics, clock=clock, rng=rng)
+        self.accounting = Accountant(
+            client, driver=options.driver, metrics=self.metrics, clock=clock, rng=rng
+        )
+        self.conversion = Conversion(
+            client,
+            driver=options.driver,
+            metrics=self.metrics,
+            events=self._events,
+            clock=clock,
+            rng=rng,
+        )
+        self._converts = options.conversion
         self.metrics.set(LEADER, 0)
         self.status.add_ready("lease", self._lease_problem)
 
@@ -126,6 +140,9 @@ class App:
                 tasks.create_task(self._events.run(), name="events")
                 tasks.create_task(self.fabric.run(), name="fabric")
                 tasks.create_task(self.policies.run(), name="node policies")
+                if self._converts:
+                    tasks.create_task(self.conversion.run(), name="conversion")
+                tasks.create_task(self.accounting.run(), name="accounting")
         finally:
             self.metrics.set(LEADER, 0)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tables of the docs that come from code: ``python -m tools.gen_docs [--check]``.
 
-``docs/config.md`` lists the flags, ``docs/operations.md`` the metrics. ``--check`` writes nothing
+``docs/config.md`` lists the flags, ``docs/metrics.md`` the metrics. ``--check`` writes nothing
 and fails when a page is stale; a test does the same.
 """
 
@@ -17,7 +17,7 @@ from gpudra.kubelet_plugin import options as agent
 
 DOCS = Path(__file__).parents[1] / "docs"
 CONFIG = DOCS / "config.md"
-OPERATIONS = DOCS / "operations.md"
+METRICS = DOCS / "metrics.md"
 
 
 def agent_rows() -> Iterator[str]:
@@ -44,8 +44,8 @@ def pages() -> dict[Path, str]:
     config = CONFIG.read_text()
     config = _with_table(config, "gpudra-kubelet-plugin", agent_rows())
     config = _with_table(config, "gpudra-controller", controller_rows())
-    operations = _with_table(OPERATIONS.read_text(), "Metrics", metric_rows())
-    return {CONFIG: config, OPERATIONS: operations}
+    metrics = _with_table(METRICS.read_text(), "All metrics", metric_rows())
+    return {CONFIG: config, METRICS: metrics}
 
 
 def main() -> int:

@@ -10,9 +10,6 @@ values are few and known: no claim, pod or device name is a label, except in the
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,21 +21,9 @@ from prometheus_client import (
     generate_latest,
 )
 
+from gpudra.driver.observability.metric import ApiRequest, Component, Kind, Metric, collector
 
-class Component(StrEnum):
-    """The process that a metric belongs to."""
-
-    AGENT = "agent"
-    CONTROLLER = "controller"
-
-
-class Kind(StrEnum):
-    """The Prometheus type."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
+__all__ = ["TABLE", "Component", "Kind", "Metric", "Metrics"]
 
 _AGENT = frozenset({Component.AGENT})
 _CONTROLLER = frozenset({Component.CONTROLLER})
@@ -48,32 +33,89 @@ _BOTH = frozenset(Component)
 # daemon takes seconds; the kubelet gives up after 45 s.
 _CLAIM_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PER_CLAIM = ("namespace", "claim", "device", "form")
+# From at once to a day in a queue.
+_WAIT_BUCKETS = (0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One row of the table.
-
-    Attributes:
-        name: as scraped.
-        kind: Prometheus type.
-        help: what it counts, in one sentence; label values in brackets.
-        components: the processes that serve it.
-        labels: label names, in order.
-        buckets: upper bounds in seconds; histograms only.
-        per_claim: a gauge with claims and devices as labels; whoever writes it takes it away.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    components: frozenset[Component] = field(default=_BOTH)
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-    per_claim: bool = False
-
-
+ALLOCATED_COMPUTE = Metric(
+    "gpudra_allocated_compute_gpus",
+    Kind.GAUGE,
+    "Compute that claims have, in cards, by class, model and form (gpu, mig, share).",
+    _CONTROLLER,
+    labels=("class", "model", "form"),
+)
+ALLOCATED_DEVICES = Metric(
+    "gpudra_allocated_devices",
+    Kind.GAUGE,
+    "Devices that claims have, by class, model and form (gpu, mig, share).",
+    _CONTROLLER,
+    labels=("class", "model", "form"),
+)
+ALLOCATED_MEMORY = Metric(
+    "gpudra_allocated_memory_bytes",
+    Kind.GAUGE,
+    "GPU memory that claims have, by class, model and form (gpu, mig, share).",
+    _CONTROLLER,
+    labels=("class", "model", "form"),
+)
+ALLOCATION_SECONDS = Metric(
+    "gpudra_claim_allocation_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time from the creation of a claim until it had its devices; waiting for its pod is in it.",
+    _CONTROLLER,
+    buckets=_WAIT_BUCKETS,
+)
+GPU_MEMORY = Metric(
+    "gpudra_gpu_memory_bytes",
+    Kind.GAUGE,
+    "GPU memory of the cluster by model and state (held, free, stranded, tainted); "
+    "stranded is free and no published device can give it out.",
+    _CONTROLLER,
+    labels=("model", "state"),
+)
+GPUS = Metric(
+    "gpudra_gpus",
+    Kind.GAUGE,
+    "Cards of the cluster by model and state (free, whole, partitioned, shared, tainted).",
+    _CONTROLLER,
+    labels=("model", "state"),
+)
+LARGEST_GPUS = Metric(
+    "gpudra_largest_free_gpus",
+    Kind.GAUGE,
+    "Most whole cards of a model that one node could give out now.",
+    _CONTROLLER,
+    labels=("model",),
+)
+LARGEST_MEMORY = Metric(
+    "gpudra_largest_free_memory_bytes",
+    Kind.GAUGE,
+    "Memory of the largest device that could be given out now, by model and form (gpu, mig, share).",
+    _CONTROLLER,
+    labels=("model", "form"),
+)
+PENDING_CLAIMS = Metric(
+    "gpudra_pending_claims",
+    Kind.GAUGE,
+    "Claims without devices by reason (no_class, no_device, tainted, in_use, waiting).",
+    _CONTROLLER,
+    labels=("reason",),
+)
+PENDING_OLDEST = Metric(
+    "gpudra_pending_claims_oldest_timestamp_seconds",
+    Kind.GAUGE,
+    "When the oldest claim without devices was made, by reason; no series where none waits.",
+    _CONTROLLER,
+    labels=("reason",),
+)
+POOLS = Metric(
+    "gpudra_pools",
+    Kind.GAUGE,
+    "Pools of devices, one a node, by state (complete, incomplete); nothing is given out of the latter.",
+    _CONTROLLER,
+    labels=("state",),
+)
 API_SECONDS = Metric(
     "gpudra_api_request_duration_seconds",
     Kind.HISTOGRAM,
@@ -106,10 +148,11 @@ CLAIM_COMPUTE = Metric(
     labels=_PER_CLAIM,
     per_claim=True,
 )
-CLAIM_MEMORY_LIMIT = Metric(
-    "gpudra_claim_memory_limit_bytes",
+CLAIM_MEMORY = Metric(
+    "gpudra_claim_memory_bytes",
     Kind.GAUGE,
-    "Memory that the claim may use on its device; not there where nothing limits it.",
+    "Memory of its device that the claim has: of the card, of the MIG profile, or what its share "
+    "reserves.",
     _AGENT,
     labels=_PER_CLAIM,
     per_claim=True,
@@ -206,6 +249,30 @@ KUBELET_REGISTERED = Metric(
 LEADER = Metric(
     "gpudra_leader", Kind.GAUGE, "1 while this instance holds the controller's lease.", _CONTROLLER
 )
+MANAGED_PLACE_SECONDS = Metric(
+    "gpudra_managed_placement_duration_seconds",
+    Kind.HISTOGRAM,
+    "Managed mode: time to write a job's claims and lift its gates.",
+    _CONTROLLER,
+    buckets=_CLAIM_BUCKETS,
+)
+MANAGED_PLACEMENTS = Metric(
+    "gpudra_managed_placements_total",
+    Kind.COUNTER,
+    "Managed mode: jobs by outcome (placed, undone).",
+    _CONTROLLER,
+    labels=("outcome",),
+)
+MANAGED_PLAN_SECONDS = Metric(
+    "gpudra_managed_plan_duration_seconds",
+    Kind.HISTOGRAM,
+    "Managed mode: time to make one plan.",
+    _CONTROLLER,
+    buckets=_CLAIM_BUCKETS,
+)
+MANAGED_WAITING = Metric(
+    "gpudra_managed_waiting_pods", Kind.GAUGE, "Managed mode: pods that wait.", _CONTROLLER
+)
 PREPARE_SECONDS = Metric(
     "gpudra_prepare_duration_seconds",
     Kind.HISTOGRAM,
@@ -272,12 +339,16 @@ UNPREPARE_SECONDS = Metric(
 )
 
 TABLE: tuple[Metric, ...] = (
+    ALLOCATED_COMPUTE,
+    ALLOCATED_DEVICES,
+    ALLOCATED_MEMORY,
     API_SECONDS,
     API_REQUESTS,
     BUILD_INFO,
     CHECKPOINT_SECONDS,
+    ALLOCATION_SECONDS,
     CLAIM_COMPUTE,
-    CLAIM_MEMORY_LIMIT,
+    CLAIM_MEMORY,
     CLAIM_MEMORY_USED,
     PHASE_SECONDS,
     CLAIM_PROCESSES,
@@ -286,11 +357,22 @@ TABLE: tuple[Metric, ...] = (
     DEVICES,
     FABRIC_CONTRADICTIONS,
     GC_ACTIONS,
+    GPU_MEMORY,
+    GPUS,
     UNHEALTHY_GPUS,
     BACKEND_USABLE,
     ISOLATION_INCIDENTS,
     KUBELET_REGISTERED,
+    LARGEST_GPUS,
+    LARGEST_MEMORY,
     LEADER,
+    MANAGED_PLACE_SECONDS,
+    MANAGED_PLACEMENTS,
+    MANAGED_PLAN_SECONDS,
+    MANAGED_WAITING,
+    PENDING_CLAIMS,
+    PENDING_OLDEST,
+    POOLS,
     PREPARE_SECONDS,
     PREPARED_CLAIMS,
     PREPARED_DEVICES,
@@ -304,26 +386,6 @@ TABLE: tuple[Metric, ...] = (
 )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class ApiRequest(Protocol):
-    """A request to the API server that ended, as the client tells it."""
-
-    @property
-    def verb(self) -> str:
-        """As in RBAC."""
-
-    @property
-    def resource(self) -> str:
-        """Plural; empty for what is no resource."""
-
-    @property
-    def code(self) -> str:
-        """``2xx``, the HTTP status of a failure, or ``0`` without an answer."""
-
-    @property
-    def seconds(self) -> float:
-        """Until the answer was complete."""
 
 
 class Metrics:
@@ -341,7 +403,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library lacks the hint
         self._registry = CollectorRegistry(auto_describe=True)
         self._series = {
-            metric.name: _collector(metric, self._registry)
+            metric.name: collector(metric, self._registry)
             for metric in TABLE
             if component in metric.components
         }
@@ -397,13 +459,3 @@ class Metrics:
         except KeyError:
             raise ValueError(f"{metric.name} does not belong to this process") from None
         return series.labels(**labels) if metric.labels else series
-
-
-def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
-    if metric.kind is Kind.COUNTER:
-        return Counter(metric.name, metric.help, metric.labels, registry=registry)
-    if metric.kind is Kind.GAUGE:
-        return Gauge(metric.name, metric.help, metric.labels, registry=registry)
-    return Histogram(
-        metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry
-    )

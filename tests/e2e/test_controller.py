@@ -129,7 +129,7 @@ def test_one_card_on_two_nodes_is_told_at_both(cluster: Cluster, controller: Con
 
 
 def test_it_may_do_nothing_else(cluster: Cluster, account: str) -> None:
-    """The account reads slices; it may not write them, nor read claims, pods or secrets."""
+    """The account reads slices and claims; it may write neither, nor read pods or secrets."""
 
     def may(verb: str, resource: str) -> bool:
         user = f"--as=system:serviceaccount:{NAMESPACE}:{NAME}"
@@ -148,7 +148,7 @@ def test_it_may_do_nothing_else(cluster: Cluster, account: str) -> None:
     assert may("watch", "resourceslices.resource.k8s.io")
     for verb, resource in [
         ("update", "resourceslices.resource.k8s.io"),
-        ("list", "resourceclaims.resource.k8s.io"),
+        ("update", "resourceclaims.resource.k8s.io"),
         ("get", "pods"),
         ("get", "secrets"),
         ("patch", "nodes"),

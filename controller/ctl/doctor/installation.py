@@ -145,7 +145,7 @@ def check_admission(facts: Facts) -> Iterator[Finding]:
         for one in facts.of("validatingadmissionpolicybindings")
         if "Deny" in (one["spec"].get("validationActions") or ())
     }
-    trouble = []
+    trouble: list[Finding] = []
     for resource, danger in _POLICIES.items():
         about = [one for one in facts.of("validatingadmissionpolicies") if _is_about(one, resource)]
         trouble += _policy_trouble(resource, danger, account, about, denied)

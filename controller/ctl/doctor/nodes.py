@@ -235,7 +235,8 @@ def _silent(facts: Facts, pools: Mapping[str, object]) -> list[str]:
 def check_runtime(facts: Facts) -> Iterator[Finding]:
     """The container runtimes read CDI files, and none has failed to."""
     nodes = gpu_nodes(facts)
-    old, asked = [], []
+    old: list[str] = []
+    asked: list[str] = []
     for name, node in nodes.items():
         verdict = runtime_verdict(_runtime(node))
         if verdict is not None:

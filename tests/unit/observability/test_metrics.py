@@ -22,12 +22,23 @@ def test_every_constant_is_in_the_table() -> None:
     assert declared == {metric.name for metric in TABLE}
 
 
+# https://prometheus.io/docs/practices/naming: base units, no type in the name, no reserved label.
+UNITS_THAT_ARE_NOT_BASE = {
+    *("milliseconds", "ms", "minutes", "hours", "kilobytes", "megabytes", "mib", "gib", "bits"),
+}
+
+
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
 def test_names_follow_the_conventions(metric: m.Metric) -> None:
     """Prefix, unit and suffix are those of Prometheus; labels name single objects in usage alone."""
     assert re.fullmatch(r"gpudra_[a-z_]+", metric.name)
     assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total")
-    assert (metric.kind is Kind.HISTOGRAM) == metric.name.endswith("_seconds")
+    timestamp = metric.name.endswith("_timestamp_seconds")
+    assert (metric.kind is Kind.HISTOGRAM) == (metric.name.endswith("_seconds") and not timestamp)
+    assert not set(metric.name.split("_")) & {*UNITS_THAT_ARE_NOT_BASE, *map(str, Kind)}
+    assert not metric.name.endswith(("_count", "_sum", "_bucket"))
+    assert all(re.fullmatch(r"[a-z][a-z_]*", label) for label in metric.labels)
+    assert not set(metric.labels) & {"le", "quantile", "job", "instance"}
     assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
     assert metric.help.endswith(".")
     single = {"claim", "pod", "device", "uid", "node", "namespace"} & set(metric.labels)
