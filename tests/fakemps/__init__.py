@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for NVIDIA's MPS control program, that can be told to misbehave."""
 
+import sys
 from pathlib import Path
 
 PROGRAM = Path(__file__).parent / "nvidia-cuda-mps-control"
+
+
+def installed(folder: Path) -> Path:
+    """The program in a folder, for this very interpreter: `env python3` may be a slow wrapper."""
+    made = folder / PROGRAM.name
+    _, _, body = PROGRAM.read_text().partition("\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    made.write_text(f"#!{Path(sys.executable).resolve()} -IS\n{body}")
+    made.chmod(0o755)
+    return made
 
 
 class FakeMps:

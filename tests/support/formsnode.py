@@ -2,6 +2,7 @@
 """A node whose cards can be parted and shared, for the state machine: simulated, or fake NVML."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +13,18 @@ from typing import Any
 from gpudra.driver.core.allocatable import DeviceKind, allocatable_devices
 from gpudra.driver.core.forms import EVERYTHING
 from gpudra.driver.core.inventory import MigInstance
+from gpudra.driver.core.sharing import Backend
 from gpudra.driver.devicelib.nvml import NvmlLib
-from gpudra.driver.devicelib.protocol import DeviceLib, PartitionLib, TimeSlice
+from gpudra.driver.devicelib.protocol import ComputeMode, DeviceLib, PartitionLib, TimeSlice
 from gpudra.driver.devicelib.simulated import open_simulated
 from gpudra.kubelet_plugin.records import ClaimRef
+from gpudra.kubelet_plugin.sharing import MpsLaunch
 from gpudra.kubelet_plugin.sharing.hami_core import HOOKS
+from gpudra.kubelet_plugin.sharing.launch import MARK
+from gpudra.kubelet_plugin.sharing.processes import end, marked
+from tests.fakemps import installed
 from tests.fakenvml.machine import FakeMachine
-from tests.support.plugin import DRIVER, Node, claim_object, uid
+from tests.support.plugin import DRIVER, Instance, Node, claim_object, uid
 from tests.support.tuning import FakeTuning
 
 HARDWARE = "dgx-h100-8x80"
@@ -77,6 +83,35 @@ class FormsNode(Node):
         self.tuning: FakeTuning = lib.tuning
         self.look()
         self.cards = [one.gpu.key for one in self.devices.values() if one.kind is DeviceKind.WHOLE]
+        self._started: list[Instance] = []
+
+    async def start(self, **options: Any) -> Instance:
+        """A new process of the plugin, ready for calls."""
+        self._started.append(await super().start(**options))
+        return self._started[-1]
+
+    def has_mps(self) -> None:
+        """From now on there is a control program, the stand-in."""
+        self.mps = MpsLaunch(
+            program=str(installed(self.folder / "bin")),
+            own_shm=False,
+            start_seconds=30,
+            answer_seconds=30,
+            stop_seconds=30,
+        )
+
+    def daemons(self) -> tuple[int, ...]:
+        """Processes of MPS on this node, servers included."""
+        found = (marked(MARK, str(path)) for path in self.run_dir.glob(f"{Backend.MPS}/*"))
+        return tuple(pid for pids in found for pid in pids)
+
+    def end(self) -> None:
+        """Nothing of the node runs any more; no process of Python may be forgotten with a child."""
+        end(self.daemons(), signal.SIGKILL, 30)
+        for instance in self._started:
+            for daemon in instance.backends._by_name[Backend.MPS]._daemons.values():  # type: ignore[attr-defined]
+                if daemon._child is not None:
+                    daemon._child.wait(30)
 
     def look(self) -> None:
         """Reads the hardware anew, as the agent does every few seconds."""
@@ -120,6 +155,10 @@ class FormsNode(Node):
             "slices": {
                 key: one for key, one in self.tuning.slices.items() if one is not TimeSlice.DEFAULT
             },
+            "compute modes": {
+                key: one for key, one in self.tuning.modes.items() if one is not ComputeMode.DEFAULT
+            },
+            "daemons": self.daemons(),
             "files": self.cdi_files(),
             "runtime": sorted(str(path) for path in self.run_dir.glob("*/*")),
             "temporary": [path.name for path in self.state_dir.glob(".*")],
@@ -131,7 +170,9 @@ class FormsNode(Node):
             for one in self.partitions.mig_instances(key):
                 self.partitions.destroy_mig_instance(key, one.gpu_instance_id)
             self.partitions.set_mig_mode(key, enabled=False)
+        end(self.daemons(), signal.SIGKILL, 30)
         self.tuning.slices.clear()
+        self.tuning.modes.clear()
         for path in self.cdi_dir.iterdir():
             path.unlink()
 

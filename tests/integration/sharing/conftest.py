@@ -12,7 +12,7 @@ from gpudra.driver.devicelib.protocol import DeviceLib
 from gpudra.kubelet_plugin.sharing.launch import MARK, MpsLaunch
 from gpudra.kubelet_plugin.sharing.mps import MpsBackend
 from gpudra.kubelet_plugin.sharing.processes import end, marked
-from tests.fakemps import PROGRAM, FakeMps
+from tests.fakemps import FakeMps, installed
 from tests.support.plugin import uid
 from tests.support.tuning import FakeTuning, TunedLib
 
@@ -27,7 +27,7 @@ class MpsNode:
         self.tuning = FakeTuning()
         self.fake = FakeMps(self.folder / DEVICE, folder)
         self.launch = MpsLaunch(
-            program=str(PROGRAM),
+            program=str(installed(folder / "bin")),
             own_shm=False,
             start_seconds=30,
             answer_seconds=30,

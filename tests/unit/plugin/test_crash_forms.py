@@ -13,26 +13,64 @@ from typing import Any
 import pytest
 
 from gpudra.api.errors import HardwareError
+from gpudra.driver.core.sharing import Backend
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRef
 from tests.support.formsnode import FormsNode, decoy_library, hardware, isolation
 from tests.support.plugin import Instance, Killed
 
 Ask = Callable[[FormsNode], ClaimRef]
+SLOW = {"timeSlice": "long"}
+
+
+def whole(node: FormsNode, *config: Any) -> ClaimRef:
+    """A claim of one card."""
+    return node.claim(1, node.device(0), config=config)
+
+
+def mig(node: FormsNode, *config: Any) -> ClaimRef:
+    """A claim of two parts of one card."""
+    return node.claim(1, node.device(0, "1g10gb-0"), node.device(0, "3g40gb-4"), config=config)
+
+
+def share(node: FormsNode, *config: Any) -> ClaimRef:
+    """A claim of a share."""
+    return node.claim(1, node.share(0), config=config)
+
+
 FORMS: dict[str, Ask] = {
-    "whole": lambda node: node.claim(1, node.device(0)),
+    "whole": whole,
+    "whole mps": lambda node: whole(node, isolation("mps", "GpuConfig")),
+    "whole time-slice": lambda node: whole(node, isolation("time-slice", "GpuConfig", **SLOW)),
+    "whole none": lambda node: whole(node, isolation("none", "GpuConfig")),
     "monitor": lambda node: node.claim(
         1, {"device": node.device(0, "monitor"), "adminAccess": True}
     ),
-    "mig": lambda node: node.claim(1, node.device(0, "1g10gb-0"), node.device(0, "3g40gb-4")),
-    "share hami-core": lambda node: node.claim(1, node.share(0)),
-    "share time-slice": lambda node: node.claim(
-        1, node.share(0), config=(isolation("time-slice", timeSlice="long"),)
+    "mig": mig,
+    # Each instance has a daemon of its own, and a container talks to one.
+    "mig mps": lambda node: node.claim(
+        1, node.device(0, "3g40gb-4"), config=(isolation("mps", "MigConfig"),)
     ),
-    "share none": lambda node: node.claim(1, node.share(0), config=(isolation("none"),)),
+    "mig none": lambda node: mig(node, isolation("none", "MigConfig")),
+    "share mps": lambda node: share(node, isolation("mps")),
+    "share hami-core": lambda node: share(node, isolation("hami-core")),
+    "share time-slice": lambda node: share(node, isolation("time-slice", **SLOW)),
+    "share none": lambda node: share(node, isolation("none")),
     "mig and share and whole": lambda node: node.claim(
         1, node.device(0, "1g10gb-0"), node.share(1), node.device(2), config=(isolation("none"),)
     ),
 }
+REFUSED: dict[str, Ask] = {
+    "whole hami-core": lambda node: whole(node, isolation("hami-core", "GpuConfig")),
+    "mig hami-core": lambda node: mig(node, isolation("hami-core", "MigConfig")),
+    "mig time-slice": lambda node: mig(node, isolation("time-slice", "MigConfig")),
+}
+LIBRARIES = ("simulated", "nvml")
+# Daemons are real processes, which take their time: with one library they are the same as with two.
+CASES = [
+    (library, form)
+    for form in FORMS
+    for library in (("nvml",) if form.endswith("mps") else LIBRARIES)
+]
 
 
 class Bomb:
@@ -49,13 +87,15 @@ class Bomb:
             raise Killed
 
 
-@pytest.fixture(params=["simulated", "nvml"])
+@pytest.fixture(params=LIBRARIES)
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """A node with a library that looks like HAMi-core."""
+    """A node with every backend: a library that looks like HAMi-core, a stand-in for MPS."""
     with hardware(request.param, tmp_path) as found:
         made = FormsNode(tmp_path / "node", found.lib)
         made.hami_library = str(decoy_library(tmp_path))
+        made.has_mps()
         yield made
+        made.end()
 
 
 async def called(plugin: Instance, call: str, ref: ClaimRef) -> None:
@@ -79,7 +119,7 @@ async def points_of(node: FormsNode, ref: ClaimRef, call: str) -> list[str]:
 
 
 @pytest.mark.parametrize("call", ["prepare", "unprepare"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("node", "form"), CASES, indirect=["node"])
 async def test_whatever_the_moment_the_retry_succeeds_and_nothing_leaks(
     node: FormsNode, form: str, call: str
 ) -> None:
@@ -275,12 +315,31 @@ async def test_a_failing_library_leaks_nothing(
     pytest.fail("the library is called without end")
 
 
+@pytest.mark.parametrize("node", ["nvml"], indirect=True)
 async def test_the_points_name_every_kind_of_step(node: FormsNode) -> None:
     """A new kind of step that no form here takes has to be added to FORMS."""
     plugin = await node.start()
-    known = set(plugin.state.runner.kinds) - {"share-mps"}
+    known = set(plugin.state.runner.kinds)
     plugin.end()
     seen: set[str] = set()
     for ask in FORMS.values():
         seen |= set(await points_of(node, ask(node), "prepare"))
     assert {f"do:{kind}:before" for kind in known} <= seen
+
+
+def test_every_form_meets_every_backend() -> None:
+    """A new backend has to be added, to FORMS or to REFUSED."""
+    wanted = {f"{form} {backend}" for form in ("whole", "mig", "share") for backend in Backend}
+    assert wanted <= set(FORMS) | set(REFUSED)
+
+
+@pytest.mark.parametrize("node", ["simulated"], indirect=True)
+@pytest.mark.parametrize("form", REFUSED)
+async def test_what_a_form_cannot_have_is_refused_by_name(node: FormsNode, form: str) -> None:
+    """Nothing weaker is taken instead, and nothing is left."""
+    before = node.picture()
+    plugin = await node.start()
+    (answer,) = await plugin.prepare(REFUSED[form](node))
+    assert "sharing.isolation: Input should be" in answer.error
+    assert node.picture() == before
+    plugin.end()
