@@ -67,6 +67,7 @@ from gpudra.kubelet_plugin.sharing import open_backends
 from gpudra.kubelet_plugin.sharing_care import SharingCare
 from gpudra.kubelet_plugin.step_handlers import step_handlers
 from gpudra.kubelet_plugin.steps import StepRunner
+from gpudra.kubelet_plugin.usage import UsageCollector
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # The kubelet gives a call 45 s, pods get 30 s to end: running calls should make it.
@@ -185,9 +186,11 @@ class App:
             orphan_grace=options.orphan_grace,
             took_back=self.meters.took_back,
         )
-        self._wire_reports(client, users, store)
+        self._wire_reports(client, lib, users, store)
 
-    def _wire_reports(self, client: KubeClient, users: UserReader, store: CdiStore) -> None:
+    def _wire_reports(
+        self, client: KubeClient, lib: DeviceLib, users: UserReader, store: CdiStore
+    ) -> None:
         options, clock = self.options, self.clock
         self.claim_status = ClaimStatus(
             client,
@@ -198,11 +201,23 @@ class App:
             clock=clock,
             rng=self._rng,
         )
+        self.usage = UsageCollector(
+            lib.usage,
+            hami=self.backends.usage,
+            api=client,
+            records=lambda: self.checkpoint.records,
+            devices=lambda: self.hardware.devices,
+            metrics=self.metrics,
+            clock=clock,
+            proc=options.host_root / "proc",
+            period=options.usage_period,
+        )
         self.report = ClaimReport(
             self.metrics,
             self.events,
             node=_node_reference(options.node_name),
             checkpoint=self.checkpoint,
+            on_call_ended=self.usage.prune,
         )
         self.recovery = Recovery(
             self.state,
@@ -371,6 +386,7 @@ class App:
                     tasks.create_task(self.publisher.run(), name="publisher"),
                     tasks.create_task(self.recovery.run(), name="recovery"),
                     tasks.create_task(self.care.run(), name="sharing"),
+                    tasks.create_task(self.usage.run(), name="usage"),
                 ]
                 await stop.wait()
                 log.info("stopping")

@@ -134,6 +134,13 @@ class Options(BaseModel):
             "kubelet can end its containers first",
         ),
     ] = 120.0
+    usage_period: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="seconds between looks at what claims use of their devices; 0 = none",
+        ),
+    ] = 10.0
     node_status: Annotated[
         bool,
         Field(

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells metrics and Events what became of each claim."""
 
+from collections.abc import Callable
+
+from gpudra.driver.core.allocatable import DeviceKind
 from gpudra.driver.kube.events import EventRecorder
 from gpudra.driver.observability import metrics as m
 from gpudra.driver.observability.metrics import Metrics
@@ -22,6 +25,7 @@ class ClaimReport:
         events: recorder; never blocks.
         node: reference to this node's object.
         checkpoint: what is stored, for the gauges of what is prepared.
+        on_call_ended: told after each call of the kubelet.
     """
 
     def __init__(
@@ -31,11 +35,13 @@ class ClaimReport:
         *,
         node: dict[str, str],
         checkpoint: Checkpoint,
+        on_call_ended: Callable[[], None] | None = None,
     ) -> None:
         self._metrics = metrics
         self._events = events
         self._node = node
         self._checkpoint = checkpoint
+        self._on_call_ended = on_call_ended
 
     def began(self, operation: str) -> None:
         """See Report."""
@@ -51,12 +57,15 @@ class ClaimReport:
     def call_ended(self) -> None:
         """Sets the gauges of what is prepared."""
         self._metrics.set(m.PREPARED_CLAIMS, len(self._checkpoint.records))
-        kinds: dict[str, int] = {"gpu": 0}
+        kinds = dict.fromkeys((kind.value for kind in DeviceKind), 0)
         for record in self._checkpoint.records.values():
             for hold in record.holds:
                 kinds[hold.kind] = kinds.get(hold.kind, 0) + 1
+            kinds[DeviceKind.MONITOR] += sum(bool(one.admin_access) for one in record.results)
         for kind, count in kinds.items():
             self._metrics.set(m.PREPARED_DEVICES, count, kind=kind)
+        if self._on_call_ended is not None:
+            self._on_call_ended()
 
     def claim_failed(self, ref: ClaimRef, operation: str, message: str) -> None:
         """See Report."""

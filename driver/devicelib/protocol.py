@@ -75,11 +75,19 @@ class TimeSlice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A process on a card. ``memory_bytes`` is None where the driver does not tell."""
+    """A process on a card; None where the driver does not tell.
+
+    Attributes:
+        pid: on the host.
+        memory_bytes: what it uses of the card.
+        gpu_instance_id: of the MIG instance that it runs on.
+        compute_percent: share of the card's time since the last look; never told under MIG.
+    """
 
     pid: int
     memory_bytes: int | None = None
     gpu_instance_id: int | None = None
+    compute_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@
  *   fakenvml-ctl STATE mig GPU 0|1                        the mode, as if set before we came
  *   fakenvml-ctl STATE fabric GPU STATE STATUS
  *   fakenvml-ctl STATE process GPU PID BYTES [GI CI]      0 bytes: the process ends
+ *   fakenvml-ctl STATE runs GPU PID PERCENT               how busy a process keeps the card
  *   fakenvml-ctl STATE fail CALL ERROR [GPU|* [TIMES]]    CALL may be *
  *   fakenvml-ctl STATE slow CALL MILLISECONDS [GPU|* [TIMES]]
  *   fakenvml-ctl STATE heal                               forget all planted faults
@@ -154,6 +155,16 @@ static int process(struct gpu *gpu, int argc, char **argv)
     return 0;
 }
 
+static int runs(struct gpu *gpu, const char *pid, const char *percent)
+{
+    for (int i = 0; i < MAX_PROCESSES; i++)
+        if (gpu->processes[i].used && gpu->processes[i].pid == (uint32_t)atoi(pid)) {
+            gpu->processes[i].percent = (uint32_t)atoi(percent);
+            return 0;
+        }
+    return complain("no such process", pid);
+}
+
 static void move_to_index(struct gpu *gpu, uint32_t index)
 {
     for (int other = 0; other < MAX_GPUS; other++)
@@ -202,6 +213,8 @@ static int happen(int argc, char **argv)
         gpu->fabric.status = (uint32_t)atoi(argv[3]);
     } else if (!strcmp(what, "process") && argc > 3)
         return process(gpu, argc - 2, argv + 2);
+    else if (!strcmp(what, "runs") && argc > 3)
+        return runs(gpu, argv[2], argv[3]);
     else
         return complain("unknown command, or too few words for it", what);
     return 0;

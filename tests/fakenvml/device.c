@@ -391,3 +391,38 @@ EXPORT uint32_t nvmlDeviceGetComputeRunningProcesses_v3(handle device, uint32_t 
     *count = found;
     return leave(found > room ? INSUFFICIENT_SIZE : OK);
 }
+
+EXPORT uint32_t nvmlDeviceGetUtilizationRates(handle device, struct utilization *rates)
+{
+    ENTER(gpu, device);
+    if (gpu->mig_current)
+        return leave(NOT_SUPPORTED);
+    *rates = (struct utilization){0, 0};
+    for (int i = 0; i < MAX_PROCESSES; i++)
+        rates->gpu += gpu->processes[i].used ? gpu->processes[i].percent : 0;
+    if (rates->gpu > 100)
+        rates->gpu = 100;
+    return leave(OK);
+}
+
+/* One sample for each process that runs, newer than what the caller has seen. */
+EXPORT uint32_t nvmlDeviceGetProcessUtilization(handle device, struct process_sample *samples, uint32_t *count,
+                                                uint64_t since)
+{
+    uint32_t found = 0, room = *count;
+    ENTER(gpu, device);
+    if (gpu->mig_current)
+        return leave(NOT_SUPPORTED);
+    for (int i = 0; i < MAX_PROCESSES; i++) {
+        const struct process *process = &gpu->processes[i];
+        if (!process->used || !process->percent)
+            continue;
+        if (found < room && samples)
+            samples[found] = (struct process_sample){process->pid, since + 1, process->percent, 0, 0, 0};
+        found++;
+    }
+    *count = found;
+    if (!found)
+        return leave(NOT_FOUND);
+    return leave(found > room ? INSUFFICIENT_SIZE : OK);
+}

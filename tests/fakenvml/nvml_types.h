@@ -148,6 +148,16 @@ struct fabric_info_v3 {
     uint8_t health_summary;
 };
 
+struct utilization {
+    uint32_t gpu, memory;
+};
+
+struct process_sample {
+    uint32_t pid;
+    uint64_t microseconds;
+    uint32_t sm, memory, encoder, decoder;
+};
+
 struct process_info {
     uint32_t pid;
     uint64_t bytes;

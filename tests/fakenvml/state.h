@@ -64,6 +64,7 @@ struct fabric {
 struct process {
     uint32_t used, pid, gi, ci;
     uint64_t bytes;
+    uint32_t percent; /* of the card's multiprocessors */
 };
 
 struct gpu {

@@ -44,13 +44,3 @@ EXPORT uint32_t nvmlDeviceGetComputeRunningProcesses(handle device, uint32_t *co
     *count = found;
     return leave(found > room ? INSUFFICIENT_SIZE : OK);
 }
-
-EXPORT uint32_t nvmlDeviceGetProcessUtilization(handle device, void *samples, uint32_t *count, uint64_t since)
-{
-    ENTER(gpu, device);
-    (void)gpu;
-    (void)samples;
-    (void)since;
-    *count = 0;
-    return leave(NOT_FOUND); /* nothing has run: there are no kernels here */
-}
