@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tables of the docs that come from code: ``python -m tools.gen_docs [--check]``.
 
-``docs/config.md`` lists the flags, ``docs/metrics.md`` the metrics. ``--check`` writes nothing
+``docs/config.md`` lists the flags, ``docs/metrics.md`` the metrics, the chart's README its values; its
+Chart.yaml carries the version of pyproject.toml. ``--check`` writes nothing
 and fails when a page is stale; a test does the same.
 """
 
 import argparse
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpudra.controller import options as controller
 from gpudra.driver.observability.metrics import TABLE, Component, Metric
 from gpudra.kubelet_plugin import options as agent
+from tools.chart_docs import CHART, value_rows
 
 DOCS = Path(__file__).parents[1] / "docs"
 CONFIG = DOCS / "config.md"
 METRICS = DOCS / "metrics.md"
+CHART_PAGE = CHART / "README.md"
+CHART_FILE = CHART / "Chart.yaml"
+VALUES = CHART / "values.yaml"
+PROJECT = DOCS.parent / "pyproject.toml"
 
 
 def agent_rows() -> Iterator[str]:
@@ -45,7 +52,15 @@ def pages() -> dict[Path, str]:
     config = _with_table(config, "gpudra-kubelet-plugin", agent_rows())
     config = _with_table(config, "gpudra-controller", controller_rows())
     metrics = _with_table(METRICS.read_text(), "All metrics", metric_rows())
-    return {CONFIG: config, METRICS: metrics}
+    chart = _with_table(CHART_PAGE.read_text(), "Values", value_rows(VALUES.read_text()))
+    return {CONFIG: config, METRICS: metrics, CHART_PAGE: chart, CHART_FILE: _chart_file()}
+
+
+def _chart_file() -> str:
+    """Chart.yaml with the version of pyproject.toml, the one place where it is written."""
+    number = tomllib.loads(PROJECT.read_text())["project"]["version"]
+    text = re.sub(r"(?m)^version: .*$", f"version: {number}", CHART_FILE.read_text())
+    return re.sub(r"(?m)^appVersion: .*$", f'appVersion: "{number}"', text)
 
 
 def main() -> int:

@@ -7,10 +7,12 @@ import pytest
 
 from tools import gen_docs
 
+PAGES = [gen_docs.CONFIG, gen_docs.METRICS, gen_docs.CHART_PAGE, gen_docs.CHART_FILE]
 
-@pytest.mark.parametrize("page", [gen_docs.CONFIG, gen_docs.METRICS], ids=lambda page: page.name)
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_page_is_not_stale(page: Path) -> None:
-    """Flags and metrics are listed as the programs have them; else run python -m tools.gen_docs."""
+    """Flags, metrics, values and the version are as the code has them; else run python -m tools.gen_docs."""
     assert page.read_text() == gen_docs.pages()[page]
 
 
