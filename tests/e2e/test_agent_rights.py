@@ -13,6 +13,7 @@ from tests.support.cluster import CORE, RESOURCE, Cluster
 
 SLICES = f"{RESOURCE}/resourceslices"
 DRIVER = "rights.test.gpudra.io"
+OWN_DRIVER = "gpu.gpudra.io"
 
 
 @pytest.fixture
@@ -119,6 +120,9 @@ def test_a_token_without_a_node_writes_no_slice(cluster: Cluster) -> None:
     [
         ("GET", f"{RESOURCE}/resourceclaims?watch=true"),
         ("GET", f"{CORE}/secrets"),
+        ("GET", f"{CORE}/namespaces/gpudra-system/secrets/any"),
+        ("GET", f"{CORE}/namespaces/gpudra-system/secrets?watch=true"),
+        ("GET", f"{CORE}/configmaps"),
         ("GET", f"{CORE}/pods"),
         ("DELETE", f"{SLICES}"),
         ("DELETE", f"{CORE}/nodes/node-1"),
@@ -129,12 +133,12 @@ def test_a_token_without_a_node_writes_no_slice(cluster: Cluster) -> None:
     ],
 )
 def test_nothing_else_is_allowed(plugin: ApiClient, method: str, path: str) -> None:
-    """Watching claims, listing secrets or pods, and writes to specs and policies, are forbidden."""
+    """Watching claims, reading secrets, listing pods, and writes to specs and policies, are forbidden."""
     with pytest.raises(ForbiddenError):
         plugin.request(method, path, {} if method == "PATCH" else None, content_type=MERGE_PATCH)
 
 
-def allocated_claim(cluster: Cluster, namespace: str, node: str) -> str:
+def allocated_claim(cluster: Cluster, namespace: str, node: str, driver: str = OWN_DRIVER) -> str:
     """A claim allocated to one device on ``node``, as a scheduler writes it; its API path."""
     body = {
         "apiVersion": "resource.k8s.io/v1",
@@ -145,7 +149,7 @@ def allocated_claim(cluster: Cluster, namespace: str, node: str) -> str:
     path = f"{RESOURCE}/namespaces/{namespace}/resourceclaims"
     cluster.client.request("POST", path, body)
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    result = {"request": "r", "driver": "gpu.gpudra.io", "pool": node, "device": "gpu-0"}
+    result = {"request": "r", "driver": driver, "pool": node, "device": "gpu-0"}
     allocation = {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [term]}}
     # A pod that does not exist keeps the claim allocated until the claim controller looks it up.
     status = {"status": {"allocation": allocation}}
@@ -153,9 +157,9 @@ def allocated_claim(cluster: Cluster, namespace: str, node: str) -> str:
     return f"{path}/claim"
 
 
-def report_device(client: ApiClient, claim: str, node: str) -> None:
+def report_device(client: ApiClient, claim: str, node: str, driver: str = OWN_DRIVER) -> None:
     """Write ``status.devices`` of the claim, as the plugin does after preparing it."""
-    device = {"driver": "gpu.gpudra.io", "pool": node, "device": "gpu-0", "data": {"ready": True}}
+    device = {"driver": driver, "pool": node, "device": "gpu-0", "data": {"ready": True}}
     client.request(
         "PATCH", f"{claim}/status", {"status": {"devices": [device]}}, content_type=MERGE_PATCH
     )
@@ -192,3 +196,28 @@ def test_device_status_of_claims_on_another_node_cannot_be_written(
 
     with pytest.raises(ApiError, match="resourceclaims/driver"):
         report_device(plugin, claim, "node-2")
+
+
+@pytest.mark.usefixtures("release_claim")
+def test_claims_of_another_driver_cannot_be_touched(
+    cluster: Cluster, plugin: ApiClient, namespace: str
+) -> None:
+    """Not its devices on the own node, not the allocation, not who may use it, not the claim itself."""
+    claim = allocated_claim(cluster, namespace, "node-1", driver="nic.example.com")
+    before = cluster.client.request("GET", claim)
+
+    with pytest.raises(ApiError, match="resourceclaims/driver"):
+        report_device(plugin, claim, "node-1", driver="nic.example.com")
+    consumer = {"resource": "pods", "name": "p", "uid": "u"}
+    for status in ({"allocation": None}, {"reservedFor": [consumer]}):
+        with pytest.raises(ApiError, match="resourceclaims/binding"):
+            plugin.request("PATCH", f"{claim}/status", {"status": status}, content_type=MERGE_PATCH)
+    with pytest.raises(ForbiddenError):
+        plugin.request(
+            "PATCH", claim, {"metadata": {"labels": {"a": "b"}}}, content_type=MERGE_PATCH
+        )
+    with pytest.raises(ForbiddenError):
+        plugin.request("DELETE", claim)
+
+    after = cluster.client.request("GET", claim)
+    assert (after["spec"], after["status"]) == (before["spec"], before["status"])
