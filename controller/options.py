@@ -28,7 +28,9 @@ class Options:
         driver: name of the DRA driver whose pools are looked after.
         namespace: where the lease lives.
         instance: who this process is; unique in the cluster.
+        managed: whether managed mode runs where its kinds are served.
         kubeconfig: file; None inside a cluster.
+        conversion: whether pods written for other systems are looked after.
         version: of gpudra.
         process: logs and status server.
     """
@@ -36,7 +38,9 @@ class Options:
     driver: str
     namespace: str
     instance: str
+    managed: bool
     kubeconfig: str | None
+    conversion: bool = False
     version: str
     process: ProcessOptions
 
@@ -53,7 +57,20 @@ def parser() -> EnvironmentParser:
     found.add_argument(
         "--instance", default="", help="name of this instance (default: host name and a number)"
     )
+    found.add_argument(
+        "--managed",
+        choices=("auto", "off"),
+        default="auto",
+        help="admit pods to queues and give out the devices of managed nodes: auto: where the "
+        "kinds Queue and PodGroup are served (default)",
+    )
     found.add_argument("--kubeconfig", help="kubeconfig file, outside of a cluster")
+    found.add_argument(
+        "--conversion",
+        choices=("on", "off"),
+        default="off",
+        help="make the claim templates of pods that the conversion policy has taken over",
+    )
     add_process_arguments(found, http_endpoint="127.0.0.1:8081")
     return found
 
@@ -72,7 +89,9 @@ def parse(
         driver=check_driver_name(args.driver_name, "driver-name"),
         namespace=check_dns_label(args.namespace, "namespace"),
         instance=args.instance or f"{socket.gethostname()}-{secrets.token_hex(4)}",
+        managed=args.managed == "auto",
         kubeconfig=args.kubeconfig,
+        conversion=args.conversion == "on",
         version=version("gpudra"),
         process=process_options(args),
     )

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of other systems on a real API server: by the policy of the chart, and to the end.
+
+The policy is written in CEL and the rest in Python; every request of the table is read by both.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from gpudra.api.errors import InputError
+from gpudra.api.quantity import Quantity
+from gpudra.controller.ctl.local.certs import kubeconfig
+from gpudra.controller.ctl.local.layout import checkout_dir
+from gpudra.driver.core.conversion import words
+from gpudra.driver.core.conversion.pods import CONVERTED, convert_pod
+from gpudra.driver.core.conversion.templates import CARD_SIZES, template_of
+from gpudra.driver.core.conversion.types import Ask, Form
+from tests.support.cluster import CORE, RESOURCE, Cluster, busybox_pod
+from tests.support.conversion import claims, rows
+from tests.support.helm import CHART, IMAGE, Helm
+
+MODES = ("stock", "managed")
+# A release of its own: its lease and rights are nobody else's.
+RELEASE, SYSTEM = "gpudra-conv", "conversion-system"
+ACCOUNT = f"{RELEASE}-controller"
+CLASSES = checkout_dir() / "deploy" / "manifests" / "deviceclasses.yaml"
+EVENTS = "/apis/events.k8s.io/v1"
+APPLY = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+
+
+@dataclass(frozen=True)
+class OptedIn:
+    """The cluster with the policy in force, and a namespace for each mode."""
+
+    cluster: Cluster
+    names: dict[str, str]
+
+    def dry_run(self, pod: dict[str, Any], mode: str) -> dict[str, Any]:
+        """The pod after admission."""
+        path = f"{CORE}/namespaces/{self.names[mode]}/pods?dryRun=All"
+        return self.cluster.client.request("POST", path, pod)
+
+
+def namespace_object(name: str, **labels: str) -> dict[str, Any]:
+    """A namespace."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+@pytest.fixture(scope="module")
+def opted_in(cluster: Cluster) -> Iterator[OptedIn]:
+    """Policy, rights and namespaces; ready once a pod in each namespace is converted."""
+    rendered = Helm.built().run(
+        *("template", RELEASE, str(CHART), "--namespace", SYSTEM),
+        *("--set", "conversion.enabled=true", "--set", f"image.repository={IMAGE}"),
+        *("--show-only", "templates/conversion-policy.yaml"),
+        *("--show-only", "templates/controller.yaml"),
+    )
+    assert rendered.returncode == 0, rendered.stderr
+    objects = [one for one in yaml.safe_load_all(rendered.stdout) if one]
+    objects = [one for one in objects if one["kind"] not in ("Deployment", "PodDisruptionBudget")]
+    made = OptedIn(cluster, {mode: f"conversion-{mode}" for mode in MODES})
+    try:
+        namespaces = [namespace_object(SYSTEM)]
+        namespaces += [
+            namespace_object(name, **{"gpudra.io/convert": mode})
+            for mode, name in made.names.items()
+        ]
+        cluster.kubectl(*APPLY, stdin=yaml.safe_dump_all([*namespaces, *objects]))
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CLASSES))
+        for mode, name in made.names.items():
+            accounts = f"{CORE}/namespaces/{name}/serviceaccounts"
+            cluster.wait_for(accounts, "default", lambda _: True, what="to exist")
+            in_force(made, mode)
+        yield made
+    finally:
+        cluster.kubectl(
+            "delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(objects)
+        )
+        for name in (*made.names.values(), SYSTEM):
+            cluster.delete_namespace(name)
+
+
+@pytest.fixture(scope="module")
+def team(opted_in: OptedIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The namespace in stock mode, with a controller that makes templates, by the chart's rights."""
+    cluster = opted_in.cluster
+    token = cluster.kubectl("create", "token", ACCOUNT, "-n", SYSTEM).strip()
+    folder = tmp_path_factory.mktemp("controller")
+    config = folder / "kubeconfig"
+    authority = cluster.layout.pki_dir / "ca.crt"
+    config.write_text(kubeconfig(cluster.state.server, authority, {"token": token}))
+    command = [
+        *(sys.executable, "-m", "gpudra.controller", f"--kubeconfig={config}"),
+        *(f"--namespace={SYSTEM}", "--http-endpoint=127.0.0.1:0", "--conversion=on"),
+    ]
+    log = folder / "log"
+    with log.open("wb") as out, subprocess.Popen(command, stderr=out) as process:
+        try:
+            yield opted_in.names["stock"]
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+    bad = [line for line in log.read_text().splitlines() if json.loads(line)["level"] == "error"]
+    assert bad == []
+
+
+def in_force(opted_in: OptedIn, mode: str) -> None:
+    """Asks the server until the policy answers: it follows its own watch, which nobody can see."""
+    probe = busybox_pod("probe", "true")
+    probe["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    deadline = time.monotonic() + 60
+    while CONVERTED not in opted_in.dry_run(probe, mode)["metadata"].get("labels", {}):
+        assert time.monotonic() < deadline, f"the policy does not answer in {mode}"
+
+
+def essence(pod: dict[str, Any]) -> dict[str, Any]:
+    """What conversion is about, of a pod before or after the server's defaults."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    return {
+        "labels": metadata.get("labels") or {},
+        "annotations": metadata.get("annotations") or {},
+        "claims": spec.get("resourceClaims") or [],
+        "scheduler": spec.get("schedulerName", "default-scheduler"),
+        "resources": {
+            one["name"]: {
+                "limits": {
+                    key: Quantity.parse(value)
+                    for key, value in (one.get("resources", {}).get("limits") or {}).items()
+                },
+                "claims": one.get("resources", {}).get("claims") or [],
+            }
+            for kind in ("containers", "initContainers")
+            for one in spec.get(kind) or ()
+        },
+    }
+
+
+def by_us(pod: dict[str, Any], *, managed: bool) -> dict[str, Any]:
+    """The pod after conversion in Python; as it was if it is refused."""
+    try:
+        return convert_pod(pod, managed=managed).pod
+    except InputError:
+        return pod
+
+
+def test_the_policy_and_the_command_read_every_request_alike(opted_in: OptedIn) -> None:
+    """The same template names, and nothing left or taken that the other would not."""
+    different = []
+    for index, row in enumerate(rows()):
+        pod = row.pod(f"row-{index}")
+        found = opted_in.dry_run(pod, "managed" if row.managed else "stock")
+        if essence(found) != essence(by_us(pod, managed=row.managed)):
+            different.append(row.row)
+        requests = [
+            key
+            for one in found["spec"]["containers"]
+            for key in one.get("resources", {}).get("requests") or ()
+            if words.FOREIGN.fullmatch(key)
+        ]
+        if requests and row.asks:
+            different.append(f"{row.row}: requests {requests} are left")
+    assert different == []
+
+
+def test_every_claim_and_every_converted_pod_is_valid(opted_in: OptedIn, namespace: str) -> None:
+    """The API server takes all of them in a namespace that is not opted in."""
+    client = opted_in.cluster.client
+    for name, claim in claims().items():
+        template = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name},
+            "spec": {"spec": {"devices": claim["devices"]}},
+        }
+        path = f"{RESOURCE}/namespaces/{namespace}/resourceclaimtemplates?dryRun=All"
+        client.request("POST", path, template)
+    for index, row in enumerate(rows()):
+        if row.refused is None:
+            pod = convert_pod(row.pod(f"row-{index}"), managed=row.managed).pod
+            client.request("POST", f"{CORE}/namespaces/{namespace}/pods?dryRun=All", pod)
+
+
+def sleeper(name: str, script: str = "exec sleep infinity", **parts: Any) -> dict[str, Any]:
+    """A pod that stays, with more metadata and one container's resources and variables."""
+    pod = busybox_pod(name, script)
+    container = pod["spec"]["containers"][0]
+    container["resources"] = {"limits": parts.get("limits", {})}
+    container["env"] = [{"name": key, "value": text} for key, text in parts.get("env", {}).items()]
+    pod["metadata"]["annotations"] = parts.get("annotations", {})
+    pod["spec"]["schedulerName"] = parts.get("scheduler", "default-scheduler")
+    return pod
+
+
+def results(cluster: Cluster, namespace: str, pod: str) -> list[dict[str, Any]]:
+    """What the claims of a pod got, once they have been allocated."""
+
+    def allocated(items: dict[str, Any]) -> list[dict[str, Any]] | None:
+        mine = [
+            one
+            for one in items.values()
+            if one["metadata"]["ownerReferences"][0]["name"] == pod
+            and "allocation" in one.get("status", {})
+        ]
+        return [
+            result for one in mine for result in one["status"]["allocation"]["devices"]["results"]
+        ] or None
+
+    path = f"{RESOURCE}/namespaces/{namespace}/resourceclaims"
+    return cluster.wait_list(path, allocated, what=f"claims of {pod} to be allocated")
+
+
+def refusal(cluster: Cluster, namespace: str, pod: str) -> str:
+    """What the controller says about a pod."""
+
+    def said(items: dict[str, Any]) -> str | None:
+        for one in items.values():
+            about = one.get("regarding") or {}
+            if one["reason"] == "ConversionRefused" and about.get("name") == pod:
+                return str(one["note"])
+        return None
+
+    return cluster.wait_list(
+        f"{EVENTS}/namespaces/{namespace}/events", said, what=f"an Event on {pod}"
+    )
+
+
+def test_a_pod_of_hami_runs_with_its_share(opted_in: OptedIn, team: str) -> None:
+    """Made with HAMi's words: admitted, template made, allocated by the stock scheduler, running.
+
+    The simulated node has nothing that limits a share, and the pod says that it wants no limit.
+    """
+    cluster = opted_in.cluster
+    limits = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
+    annotations = {"nvidia.com/use-gputype": "A100,H100", "hami.io/gpu-scheduler-policy": "numa"}
+    env = {"CUDA_DISABLE_CONTROL": "true"}
+    pod = sleeper(
+        "hami", limits=limits, annotations=annotations, env=env, scheduler="hami-scheduler"
+    )
+    cluster.apply(pod, namespace=team)
+    cluster.wait_pod(team, "hami")
+    found = results(cluster, team, "hami")
+    assert [one["consumedCapacity"] for one in found] == 2 * [{"memory": "3000Mi", "compute": "30"}]
+    assert len({one["device"] for one in found}) == 2
+    environment = cluster.kubectl("exec", "-n", team, "hami", "--", "env")
+    assert environment.count("GPUDRA_DEVICE_") == 2
+
+
+def test_pods_of_kai_and_volcano_get_what_they_ask_for(opted_in: OptedIn, team: str) -> None:
+    """Half of a card in MiB of that card, and a whole card; each by words of its own."""
+    cluster = opted_in.cluster
+    half = sleeper("kai", annotations={"gpu-fraction": "0.5"}, scheduler="kai-scheduler")
+    whole = sleeper("volcano", limits={"volcano.sh/vgpu-number": "1"}, scheduler="volcano")
+    cluster.apply(half, whole, namespace=team)
+    (share,) = results(cluster, team, "kai")
+    template = cluster.get(
+        f"{RESOURCE}/namespaces/{team}/resourceclaimtemplates", "gpudra-nvidia-1x-share-f5000"
+    )
+    sizes = template["metadata"]["annotations"][CARD_SIZES].split(",")
+    halves = {str(Quantity.bytes(Quantity.parse(one).value // 2**21 * 2**20)) for one in sizes}
+    assert share["consumedCapacity"]["memory"] in halves
+    cluster.wait_pod(team, "volcano")
+    (card,) = results(cluster, team, "volcano")
+    assert "consumedCapacity" not in card
+
+
+def test_what_cannot_be_had_leaves_the_pod_and_is_named(opted_in: OptedIn, team: str) -> None:
+    """The pod keeps its words, and an Event names field and value."""
+    cluster = opted_in.cluster
+    pod = sleeper("wrong", limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16Gi"})
+    cluster.apply(pod, namespace=team)
+    said = refusal(cluster, team, "wrong")
+    assert "spec.containers[0].resources.limits[nvidia.com/gpumem]: '16Gi'" in said
+    stored = cluster.get(f"{CORE}/namespaces/{team}/pods", "wrong")
+    assert "resourceClaims" not in stored["spec"]
+    assert stored["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] == "16Gi"
+
+
+def test_a_template_of_somebody_else_is_left_alone(opted_in: OptedIn, team: str) -> None:
+    """Same name, other content: the template stays, and an Event on the pod names the difference."""
+    cluster = opted_in.cluster
+    mine = template_of(Ask(form=Form.SHARE, memory=7777))
+    mine["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2
+    cluster.apply(mine, namespace=team)
+    cluster.apply(
+        sleeper("stranger", limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "7777"}),
+        namespace=team,
+    )
+    said = refusal(cluster, team, "stranger")
+    assert "gpudra-nvidia-1x-share-m7777 exists with other content" in said
+    assert "spec.spec.devices.requests[0].exactly.count is 2, not 1" in said
+    name = mine["metadata"]["name"]
+    stored = cluster.get(f"{RESOURCE}/namespaces/{team}/resourceclaimtemplates", name)
+    assert stored["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] == 2
