@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demand mix of a live cluster: what its managed pods ask for, running and waiting.
+
+A function of the present state alone, so a restart changes nothing. Frequencies are read in powers
+of two of the most frequent kind: the tables of the potential are made anew only when the mix has
+really changed.
+"""
+
+from collections import Counter, OrderedDict
+
+from gpudra.driver.core.gangs.potential import Potential
+from gpudra.driver.core.placement.demand import DemandMix
+from gpudra.driver.core.placement.types import Request, Weights
+
+_KINDS = 32
+_KEPT = 8
+_RAREST = 10  # powers of two below the most frequent kind; what is rarer decides nothing
+
+
+class Demand:
+    """Counts requests, and makes the potential of what was counted."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._counts: Counter[Request] = Counter()
+        self._of: dict[str, Request] = {}
+        self._made: OrderedDict[frozenset[tuple[Request, int]], Potential] = OrderedDict()
+
+    def put(self, uid: str, request: Request) -> None:
+        """A pod asks for this."""
+        self.remove(uid)
+        self._of[uid] = request
+        self._counts[request] += 1
+
+    def remove(self, uid: str) -> None:
+        """A pod is gone."""
+        request = self._of.pop(uid, None)
+        if request is not None:
+            self._counts[request] -= 1
+            if not self._counts[request]:
+                del self._counts[request]
+
+    def mix(self) -> DemandMix:
+        """The mix, in coarse frequencies."""
+        return DemandMix.weighted({r: float(2**level) for r, level in self._levels()})
+
+    def _levels(self) -> frozenset[tuple[Request, int]]:
+        most = max(self._counts.values(), default=0)
+        found = (
+            (request, _RAREST - (most // count).bit_length() + 1)
+            for request, count in self._counts.items()
+        )
+        return frozenset((request, level) for request, level in found if level >= 0)
+
+    def potential(self) -> Potential:
+        """The potential of the present mix; the same object as long as the mix is the same."""
+        key = self._levels()
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Potential(self.mix().coarse(_KINDS), self._weights)
+            if len(self._made) > _KEPT:
+                self._made.popitem(last=False)
+        self._made.move_to_end(key)
+        return found

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ManagedState: what the controller holds. Follows events and answers with plans."""
+
+from collections.abc import Sequence
+
+from gpudra.api.podgroup import PodGroup
+from gpudra.api.resource_v1 import ResourceClaim
+from gpudra.driver.core.allocator import Deadline
+from gpudra.driver.core.gangs.types import PodView
+from gpudra.driver.core.managed.planner import make_plan
+from gpudra.driver.core.managed.state import ManagedCluster
+from gpudra.driver.core.managed.types import Plan, WhatIf
+from gpudra.driver.core.managed.whatif import what_if
+
+
+class ManagedState(ManagedCluster):
+    """The cluster under managed mode, and what is to be done with it."""
+
+    def plan(self, now: float, *, deadline: Deadline | None = None) -> Plan:
+        """What to do now. The state is the same afterwards, but for what it remembers of its work.
+
+        Args:
+            now: seconds since the epoch.
+            deadline: for the whole plan; jobs that were not looked at by then wait (OutOfTime).
+        """
+        return make_plan(self, now, deadline=deadline)
+
+    def what_if(
+        self,
+        pods: Sequence[PodView],
+        claims: Sequence[ResourceClaim],
+        group: PodGroup | None,
+        now: float,
+        *,
+        deadline: Deadline | None = None,
+    ) -> WhatIf:
+        """What would become of these pods if they were submitted now. Changes nothing.
+
+        Args:
+            pods: gated ones; those of a gang name ``group``.
+            claims: that they use, unless they exist.
+            group: their PodGroup, unless it exists.
+            now: seconds since the epoch.
+            deadline: as for `plan`.
+        """
+        return what_if(self, pods, claims, group, now, deadline=deadline)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan says. Carried out by the controller (gpudra.controller.managed); nothing here acts."""
+
+from dataclasses import dataclass, field
+
+from gpudra.api.resource_v1 import AllocationResult
+from gpudra.driver.core.gangs.noderoom import MANAGED_LABEL
+from gpudra.driver.core.gangs.types import PodPlacement
+from gpudra.driver.core.placement.calibrate import CANDIDATES
+from gpudra.driver.core.placement.types import Weights
+from gpudra.driver.core.queueing import NOTHING, Amounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """How plans are made.
+
+    Attributes:
+        node_label: label that must be ``true`` on a node; empty: every node.
+        weights: of the placement score; `ManagedState.calibrated` finds better ones for a cluster.
+        reservations: blocked jobs, one a queue, for which room is kept free.
+        flight_seconds: a placement that was assumed and is not seen after so long is forgotten.
+        broken_seconds: a gang that lost members and has no timeout of its own is taken down after
+            so long.
+    """
+
+    node_label: str = MANAGED_LABEL
+    weights: Weights = CANDIDATES[0]
+    reservations: int = 16
+    flight_seconds: float = 120.0
+    broken_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A consumer of a claim."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlacement:
+    """A claim and what is to be written into its status.
+
+    Attributes:
+        allocation: the one that the claim has already, when another pod made it.
+        reserved_for: pods to be added to ``reservedFor``.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    allocation: AllocationResult
+    reserved_for: tuple[PodRef, ...]
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlacement:
+    """Pods that are placed together.
+
+    Attributes:
+        job: see gangs.jobs.Job.key.
+        amounts: what the queue is charged for it.
+        claims: to be written first, all of them.
+        pods: whose gates are lifted then.
+        avoid: for repairs, nodes to be noted on the pod (annotation ``gpudra.io/avoid-nodes``).
+    """
+
+    job: str
+    queue: str
+    amounts: Amounts
+    claims: tuple[ClaimPlacement, ...]
+    pods: tuple[PodPlacement, ...]
+    avoid: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobWaiting:
+    """A job that stays where it is.
+
+    Attributes:
+        pods: ``PodPlacement`` without node.
+        position: in its queue, 1 is the first; 0: it has none.
+        reason: one word for conditions: NoRoom, Reserved, OverLimit, GuaranteeOfOthers,
+            AboveLimit, NeverPlaceable, WaitingForGang, WaitingForClaims, InvalidQueue,
+            InvalidPod, InvalidClaim, InvalidGroup, TimedOut, OutOfTime, and those of a queue's problem.
+        message: a sentence for people.
+    """
+
+    job: str
+    pods: tuple[PodPlacement, ...]
+    queue: str
+    position: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobUndo:
+    """A gang to be taken down: its claims are given back, its pods deleted."""
+
+    job: str
+    claims: tuple[str, ...]
+    pods: tuple[PodPlacement, ...]
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A pod that has to go for another job; made by gpudra.driver.core.preemption."""
+
+    pod: PodPlacement
+    job: str
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do now, in the order of the fields."""
+
+    repairs: tuple[JobPlacement, ...] = ()
+    undo: tuple[JobUndo, ...] = ()
+    placements: tuple[JobPlacement, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    waiting: tuple[JobWaiting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What would become of pods that nobody has submitted.
+
+    Attributes:
+        placement: where they would go now; None: they would wait.
+        position: in their queue.
+        victims: who would have to go (gpudra.driver.core.preemption).
+    """
+
+    placement: JobPlacement | None = None
+    reason: str = ""
+    message: str = ""
+    queue: str = ""
+    position: int = 0
+    amounts: Amounts = field(default_factory=lambda: NOTHING)
+    victims: tuple[Eviction, ...] = ()
