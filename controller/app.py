@@ -16,6 +16,7 @@ from gpudra.api.errors import GpudraError, UnavailableError
 from gpudra.controller.accounting import Accountant
 from gpudra.controller.conversion import Conversion
 from gpudra.controller.fabric import FabricChecker
+from gpudra.controller.managed.start import ManagedStart
 from gpudra.controller.nodepolicies import PolicyStatuses
 from gpudra.controller.options import Options
 from gpudra.driver.kube.backoff import Backoff
@@ -96,6 +97,17 @@ class App:
             rng=rng,
         )
         self._converts = options.conversion
+        self.managed = ManagedStart(
+            client,
+            driver=options.driver,
+            enabled=options.managed,
+            elector=self._elector,
+            metrics=self.metrics,
+            events=self._events,
+            clock=clock,
+            rng=rng,
+        )
+        self.managed.serve(self.status)
         self.metrics.set(LEADER, 0)
         self.status.add_ready("lease", self._lease_problem)
 
@@ -140,6 +152,7 @@ class App:
                 tasks.create_task(self._events.run(), name="events")
                 tasks.create_task(self.fabric.run(), name="fabric")
                 tasks.create_task(self.policies.run(), name="node policies")
+                tasks.create_task(self.managed.run(), name="managed mode")
                 if self._converts:
                     tasks.create_task(self.conversion.run(), name="conversion")
                 tasks.create_task(self.accounting.run(), name="accounting")

@@ -80,6 +80,24 @@ COMMANDS: tuple[Command, ...] = (
         ("explain claim/training", "explain pod/training-0 -n team-a"),
     ),
     Command(
+        "queues",
+        "gpudra.controller.ctl.queues",
+        "show the queues of managed mode, what each uses, and who waits",
+        ("queues", "queues -o json"),
+    ),
+    Command(
+        "whatif",
+        "gpudra.controller.ctl.whatif",
+        "say where pods would go in managed mode if they were submitted now",
+        ("whatif -f gang.yaml", "whatif -f pod.yaml -o json"),
+    ),
+    Command(
+        "release",
+        "gpudra.controller.ctl.release",
+        "let pods go that wait for a managed mode that is not there any more",
+        ("release --dry-run", "release -n team-a", "release --all"),
+    ),
+    Command(
         "allocate",
         "gpudra.controller.ctl.allocate",
         "answer claims from files alone, as the scheduler would",
@@ -90,6 +108,16 @@ COMMANDS: tuple[Command, ...] = (
         "gpudra.controller.ctl.validate",
         "say what of a file a node would refuse, before it is sent",
         ("validate -f claim.yaml", "validate -f claim.yaml --allow mps,hami-core"),
+    ),
+    Command(
+        "convert",
+        "gpudra.controller.ctl.convert",
+        "rewrite files made for HAMi, KAI Scheduler, Volcano or Kueue",
+        (
+            "convert -f job.yaml",
+            "convert -f job.yaml --hardware dgx-h100-8x80 -o json",
+            "convert -f job.yaml --managed --from-cluster",
+        ),
     ),
     Command(
         "slices",

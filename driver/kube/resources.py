@@ -90,6 +90,8 @@ CRDS = Resource(
     namespaced=False,
 )
 NODE_POLICIES = Resource("gpudra.io", "v1alpha1", "nodepolicies", "NodePolicy", namespaced=False)
+QUEUES = Resource("gpudra.io", "v1alpha1", "queues", "Queue", namespaced=False)
+POD_GROUPS = Resource("gpudra.io", "v1alpha1", "podgroups", "PodGroup", namespaced=True)
 
 
 def object_key(obj: Obj) -> str:

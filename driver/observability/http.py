@@ -8,8 +8,8 @@ components use. The web framework is imported when the server starts: the comman
 start one do not pay for it.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from gpudra.api.errors import InputError
 from gpudra.driver.observability.logging import KEY_ERROR, get_logger
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # None: fine. Text: why not. Quick, without I/O: the kubelet waits one second.
 Check = Callable[[], str | None]
+
+# Answers a request of a path that another part of the process serves.
+Handler: TypeAlias = "Callable[[web.Request], Awaitable[web.StreamResponse]]"
 
 # Scrapers and probes hold connections open; they get this long to finish (seconds).
 SHUTDOWN_SECONDS = 1.0
@@ -43,6 +46,7 @@ class StatusServer:
         self._metrics = metrics
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
+        self._routes: list[tuple[str, str, Handler]] = []
         self._runner: web.AppRunner | None = None
 
     def add_live(self, name: str, check: Check) -> None:
@@ -52,6 +56,10 @@ class StatusServer:
     def add_ready(self, name: str, check: Check) -> None:
         """A check of ``/readyz`` alone."""
         self._ready[name] = check
+
+    def add_route(self, method: str, path: str, handler: Handler) -> None:
+        """Serve one more path; before `start`."""
+        self._routes.append((method, path, handler))
 
     async def start(self) -> None:
         """Listen.
@@ -65,6 +73,8 @@ class StatusServer:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._scrape)
+        for method, path, handler in self._routes:
+            app.router.add_route(method, path, handler)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         try:
