@@ -42,6 +42,8 @@ from gpudra.kubelet_plugin.device_state import DeviceState
 from gpudra.kubelet_plugin.dra_service import DraService
 from gpudra.kubelet_plugin.forms import Forms, UserReader, mig_uuid
 from gpudra.kubelet_plugin.grpc_server import (
+    DRA_SERVICE,
+    HEALTH_SERVICES,
     SocketServer,
     dra_handlers,
     health_handlers,
@@ -63,6 +65,7 @@ from gpudra.kubelet_plugin.publisher import LOCK_NAME, Publisher
 from gpudra.kubelet_plugin.recovery import Recovery
 from gpudra.kubelet_plugin.registration import Registered, RegistrationService
 from gpudra.kubelet_plugin.report import ClaimReport
+from gpudra.kubelet_plugin.serving_service import ServingService
 from gpudra.kubelet_plugin.sharing import open_backends
 from gpudra.kubelet_plugin.sharing_care import SharingCare
 from gpudra.kubelet_plugin.step_handlers import step_handlers
@@ -313,8 +316,20 @@ class App:
         )
         service = DraService(self.state, self.report, monotonic=self.clock.monotonic)
         self._health_service = HealthService(self.health, pool=options.node_name, clock=self.clock)
+        # What a probe asks for, by either protocol.
+        self._ready = {
+            "kubelet": self.registration.problem,
+            "hardware": self.hardware.problem,
+            "slices": self.publisher.problem,
+        }
+        self._serving_service = ServingService(
+            self._ready, frozenset({DRA_SERVICE, *HEALTH_SERVICES}), clock=self.clock
+        )
         self._service_server = SocketServer(
-            self.paths.service, dra_handlers(service), *health_handlers(self._health_service)
+            self.paths.service,
+            dra_handlers(service),
+            *health_handlers(self._health_service),
+            self._serving_service.handlers(),
         )
         self._registration_server = SocketServer(
             self.paths.registration, registration_handlers(self.registration)
@@ -363,6 +378,7 @@ class App:
         status = self._status_server()
         if status is not None:
             await status.start()
+            log.info("status endpoint", port=status.port)
         try:
             await self.hardware.discover()
             await self.recovery.start()
@@ -410,6 +426,7 @@ class App:
     async def _close_sockets(self) -> None:
         await self._registration_server.stop(1.0)
         self._health_service.close()
+        self._serving_service.close()
         await self._service_server.stop(STOP_GRACE)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.state.drain(), timeout=STOP_GRACE)
@@ -422,9 +439,8 @@ class App:
         server = StatusServer(self.metrics, host=host, port=port)
         server.add_live("service-socket", self._service_server.problem)
         server.add_live("registration-socket", self._registration_server.problem)
-        server.add_ready("kubelet", self.registration.problem)
-        server.add_ready("hardware", self.hardware.problem)
-        server.add_ready("slices", self.publisher.problem)
+        for name, check in self._ready.items():
+            server.add_ready(name, check)
         return server
 
 

@@ -88,6 +88,10 @@ class AgentProcess:
         """Every file in the CDI folder."""
         return sorted(path.name for path in self.cdi_dir.iterdir())
 
+    def log_lines(self) -> list[str]:
+        """What it has logged so far."""
+        return (self.folder / "agent.log").read_text().splitlines()
+
     def resident_mib(self) -> float:
         """Memory of the process now."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():

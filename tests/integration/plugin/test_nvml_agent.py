@@ -3,12 +3,10 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,40 +18,15 @@ from gpudra.driver.kube.fakeserver import FakeApiServer
 from gpudra.driver.kube.resources import NODES, RESOURCE_SLICES
 from gpudra.kubelet_plugin.proto import dra_health_v1_pb2 as health
 from tests.fakenvml.machine import FakeMachine
-from tests.support.agentprocess import DRIVER, NODE, AgentProcess, add_node, allocated_claim
+from tests.support.agentprocess import DRIVER, NODE, add_node, allocated_claim
 from tests.support.kubelet import PluginClient
+from tests.support.nvmlprocess import NvmlAgent
 
 TAINT = f"{DRIVER}/xid-79"
 # Bounds, not waits: everything is followed until it is there.
 PATIENCE = 60.0
 DRIVER_NOT_LOADED = 9  # NVML_ERROR_DRIVER_NOT_LOADED
 T = TypeVar("T")
-
-
-@dataclass
-class NvmlAgent(AgentProcess):
-    """The agent on a machine whose driver may be put in and taken away."""
-
-    machine: FakeMachine = field(kw_only=True)
-
-    @property
-    def library(self) -> Path:
-        """Where the driver's library lies, if it is installed."""
-        return self.folder / "libnvidia-ml.so.1"
-
-    def install(self) -> None:
-        """The driver comes."""
-        shutil.copy(self.machine.library, self.library)
-
-    def command(self) -> list[str]:
-        """How it is started."""
-        words = super().command()
-        at = words.index("--device-lib")
-        del words[at : at + 4]
-        return [
-            *words, "--device-lib", "nvml", "--nvml-library", str(self.library),
-            "--host-root", str(self.machine.root),
-        ]  # fmt: skip
 
 
 @pytest.fixture
