@@ -11,13 +11,18 @@ whether the content was synced, and the CRC-32 of these and of the second line a
 file, so that fields which a later version adds never make a file look damaged. The second line
 holds the boot id and the claims. The readable file with the higher sequence number counts.
 
+The first agents wrote ``checkpoint.json`` and ``checkpoint.volatile.json``, and a checksum of the
+second line alone. Such files are read where they are newer than ours, and removed as soon as their
+content is safe in one of ours: an old agent that is put back finds none, and so looks at the CDI
+files instead of believing what has changed since.
+
 Content that is not synced survives a killed process, but not a power cut. It goes where the next
 synced content will go, so it never takes the place of the last safe one.
 """
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +35,7 @@ from gpudra.kubelet_plugin.records import ClaimRecord
 KIND = "gpudra-checkpoint"
 VERSION = 1
 NAMES = ("checkpoint.0.json", "checkpoint.1.json")
+FIRST_NAMES = ("checkpoint.json", "checkpoint.volatile.json")
 # A file grows in these steps, so that writing in place needs no new blocks, even on a full disk.
 _BLOCK = 16 * 1024
 _HEADER_BYTES = 256
@@ -83,7 +89,11 @@ class Encoded:
 
 
 def _checksum(sequence: object, durable: object, body: bytes) -> str:
-    return f"{zlib.crc32(body, zlib.crc32(f'{VERSION} {sequence} {durable}'.encode())):08x}"
+    return _crc32(body, zlib.crc32(f"{VERSION} {sequence} {durable}".encode()))
+
+
+def _crc32(body: bytes, start: int = 0) -> str:
+    return f"{zlib.crc32(body, start):08x}"
 
 
 def encode_record(record: ClaimRecord) -> bytes:
@@ -107,7 +117,10 @@ def decode(raw: bytes, name: str) -> Content:
             f"has version {header.get('version')!r}, this program reads {VERSION}", obj=name
         )
     sequence, durable = header.get("sequence"), header.get("durable")
-    if _checksum(sequence, durable, body_line) != header.get("crc32"):
+    # Without the word it is a file of the first agents.
+    first = "durable" not in header
+    wanted = _crc32(body_line) if first else _checksum(sequence, durable, body_line)
+    if wanted != header.get("crc32"):
         raise DamagedError("does not have the checksum that it states", obj=name)
     body = dict(_object(body_line, name, "the second line is not JSON"))
     try:
@@ -117,7 +130,7 @@ def decode(raw: bytes, name: str) -> Content:
         }
         return Content(
             sequence=int(str(sequence)),
-            durable=bool(durable),
+            durable=bool(durable) or first,
             boot_id=str(body.pop("bootID", "")),
             claims=claims,
             extra=body,
@@ -177,7 +190,26 @@ class CheckpointFile:
         newest = max(found, key=lambda number: found[number].sequence, default=None)
         durable = [number for number, content in found.items() if content.durable]
         self._safe = max(durable, key=lambda number: found[number].sequence, default=newest)
-        return Loaded(None if newest is None else found[newest], damaged)
+        content = None if newest is None else found[newest]
+        return Loaded(self._of_first_agents(content, damaged) or content, damaged)
+
+    def _of_first_agents(
+        self, ours: Content | None, damaged: dict[Path, DamagedError]
+    ) -> Content | None:
+        """What an agent of the first kind wrote after ours; its numbers began anew."""
+        written = max((_changed(path) for path in self._paths), default=0)
+        found: list[Content] = []
+        for path in (self.folder / name for name in FIRST_NAMES):
+            try:
+                raw = _read(path)
+                if raw and _changed(path) > written:
+                    found.append(decode(raw, str(path)))
+            except DamagedError as error:
+                damaged[path] = error
+        newest = max(found, key=lambda one: one.sequence, default=None)
+        if newest is None or ours is None:
+            return newest
+        return replace(newest, sequence=max(newest.sequence, ours.sequence))
 
     def save(self, content: Encoded, *, durable: bool) -> None:
         """Writes the file whose turn it is, and waits for the disk if ``durable``.
@@ -195,6 +227,8 @@ class CheckpointFile:
         )
         if durable:
             self._safe = number
+            for name in FIRST_NAMES:
+                files.remove(self.folder / name)
 
     def put_aside(self, path: Path, suffix: str) -> Path:
         """Renames a damaged file, so that a person can look at it; where it is now."""
@@ -206,6 +240,15 @@ class CheckpointFile:
     def signature(self) -> tuple[bytes, ...]:
         """The headers: different whenever somebody wrote. Times would not do, their grain is coarse."""
         return tuple(_read(path, _HEADER_BYTES).partition(b"\n")[0] for path in self._paths)
+
+
+def _changed(path: Path) -> int:
+    """When it was written last, in nanoseconds; 0 if it is not there."""
+    with files.explained(path, "read"):
+        try:
+            return path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
 
 
 def _read(path: Path, limit: int = -1) -> bytes:
