@@ -20,6 +20,7 @@ from gpudra.driver.core.conversion.containers import (
 )
 from gpudra.driver.core.conversion.names import name_of
 from gpudra.driver.core.conversion.selection import Selection, field_of, read_selection
+from gpudra.driver.core.conversion.shape import check_shape
 from gpudra.driver.core.conversion.types import Ask, System
 
 Raw = Mapping[str, Any]
@@ -61,6 +62,7 @@ def convert_pod(pod: Raw, *, managed: bool = False) -> PodConversion:
         InputError: something that is asked for cannot be had; names field and value.
     """
     notes: list[str] = []
+    check_shape(pod)
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     places = list(_containers(spec))

@@ -19,6 +19,7 @@ MIB = 2**20
 CARD_SIZES = "gpudra.io/card-sizes"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "gpudra"}
 _MATCH = {"nvlink": "{driver}/nvlinkDomain", "numa": "resource.kubernetes.io/numaNode"}
+SAY_CARDS = "say which cards there are"
 # Everything else in a name is compared without; HAMi's own names begin with the vendor, too.
 _DROPPED = " -_./+()"
 
@@ -112,7 +113,7 @@ def _sizes(ask: Ask, cards: Cards, driver: str) -> Iterator[tuple[str, list[str]
         if not cards.shares:
             raise InputError(
                 f"a part of a card ({ask.fraction / 100:g} %) is no amount without cards to take it of",
-                hint="say which cards there are",
+                hint=SAY_CARDS,
             )
         for size in cards.shares:
             amount = max(1, size * ask.fraction // WHOLE_CARD)
@@ -126,7 +127,7 @@ def _sizes(ask: Ask, cards: Cards, driver: str) -> Iterator[tuple[str, list[str]
         if not parts:
             raise InputError(
                 f"no card has MIG devices of {ask.memory}Mi or more",
-                hint="say which cards there are" if not cards.parts else "ask for less",
+                hint="ask for less" if cards.parts else SAY_CARDS,
             )
         for part in parts:
             yield f"of-{part // MIB}mi", [_of_size(driver, str(Quantity.bytes(part)))], {}

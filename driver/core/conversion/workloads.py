@@ -134,7 +134,7 @@ def _templates(
                 ask, cards=settings.cards, classes=settings.classes, namespace=namespace
             )
         except InputError as error:
-            raise error.within(obj=_title(raw)) from error
+            raise error.within(f"template {name}", obj=_title(raw)) from error
         if ask.needs_cards:
             sizes = found["metadata"]["annotations"][CARD_SIZES]
             notes.append(f"template {name}: sizes considered are {sizes}; no other card is taken")
