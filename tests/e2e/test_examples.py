@@ -127,10 +127,59 @@ def shares(seen: Seen) -> None:
     assert len(first) == 1
     assert first == second
     for claim in seen.claims:
+        assert consumed(claim) == [{"memory": "10Gi", "compute": "30"}]
+
+
+def same_numa(seen: Seen) -> None:
+    """Two GPUs, one NUMA node."""
+    nodes = seen.values("resource.kubernetes.io/numaNode")
+    assert len(nodes) == 2
+    assert len(set(nodes)) == 1
+
+
+def parts_of_one_card(seen: Seen) -> None:
+    """Three instances, one card."""
+    assert sorted(map(str, seen.values("profile"))) == ["1g.10gb", "1g.10gb", "3g.40gb"]
+    assert len(set(seen.values("parentUUID"))) == 1
+    ((*found,),) = seen.gpus.values()
+    assert len(found) == 3
+
+
+def memory_alone(seen: Seen) -> None:
+    """What is not asked for has the default of the device."""
+    (claim,) = seen.claims
+    assert consumed(claim) == [{"memory": "20Gi", "compute": "0"}]
+
+
+def different_cards(seen: Seen) -> None:
+    """Two shares, two cards."""
+    ((*found,),) = seen.gpus.values()
+    assert len(found) == 2
+    assert consumed(seen.claims[0]) == [{"memory": "8Gi", "compute": "20"}] * 2
+
+
+def whole_node(seen: Seen) -> None:
+    """Every GPU of one node, and they are held."""
+    (found,) = seen.gpus.values()
+    assert len(found) == len(seen.held()) == GPUS_A_NODE
+    assert len({view.pool for view in seen.held()}) == 1
+
+
+def tainted(seen: Seen) -> None:
+    """Who tolerates the taint is on the tainted node, and the other one is not."""
+    pools = {}
+    for claim in seen.claims:
         assert claim.status.allocation is not None
         (result,) = claim.status.allocation.devices.results
-        reserved = {name: str(amount) for name, amount in result.consumed_capacity.items()}
-        assert reserved == {"memory": "10Gi", "compute": "30"}
+        pools[claim.status.reserved_for[0].name] = result.pool
+    assert pools == {"stays-away": "node-2", "tolerates": "node-1"}
+
+
+def consumed(claim: ResourceClaim) -> list[dict[str, str]]:
+    """What each result of a claim has reserved."""
+    assert claim.status.allocation is not None
+    results = claim.status.allocation.devices.results
+    return [{name: str(n) for name, n in one.consumed_capacity.items()} for one in results]
 
 
 def extended_resource(seen: Seen) -> None:
@@ -173,6 +222,13 @@ TABLE = (
     Example("admin-access", all_of_a_node, namespace="gpu-admin"),
     Example("mig-profile", part_by_profile),
     Example("share", shares),
+    Example("share-by-memory", memory_alone),
+    Example("shares-on-different-cards", different_cards),
+    Example("mig-parts-of-one-card", parts_of_one_card),
+    Example("same-numa-node", same_numa),
+    Example("all-of-a-node", whole_node),
+    Example("cel-by-memory", one_gpu),
+    Example("taint-and-toleration", tainted),
     Example("monitor", all_of_a_node, namespace="gpu-monitor"),
     Example("unchanged-pod", extended_resource),
 )
@@ -307,7 +363,9 @@ def assert_containers_see_what_was_allocated(seen: Seen) -> None:
     assert given - made == held
     assert len(made) == len(views) - len(held)
     for place, found in seen.gpus.items():
-        assert len(seen.nodes[place]) == len(found)
+        # The instances of an example are on one card, and share its file.
+        parts = {uuid for uuid in found if uuid.startswith("MIG-")}
+        assert len(seen.nodes[place]) == len(found - parts) + bool(parts)
 
 
 def test_without_the_constraint_first_fit_crosses_switches(driver: Cluster, namespace: str) -> None:
