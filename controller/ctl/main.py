@@ -74,6 +74,12 @@ COMMANDS: tuple[Command, ...] = (
         ("claims", "claims -n team-a -o json"),
     ),
     Command(
+        "top",
+        "gpudra.controller.ctl.top",
+        "show what claims use of their GPUs, again and again",
+        ("top", "top -n team-a --sort compute --once", "top -o json"),
+    ),
+    Command(
         "explain",
         "gpudra.controller.ctl.explain",
         "say why a claim or pod is pending, device by device",
