@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tables of the docs that come from code: ``python -m tools.gen_docs [--check]``.
 
-``docs/config.md`` lists the flags, ``docs/metrics.md`` the metrics, the chart's README its values; its
-Chart.yaml carries the version of pyproject.toml. ``--check`` writes nothing
+``docs/config.md`` lists the flags, ``docs/metrics.md`` the metrics, ``docs/api.md`` our kinds, the
+chart's README its values; its Chart.yaml carries the version of pyproject.toml. ``--check`` writes nothing
 and fails when a page is stale; a test does the same.
 """
 
@@ -17,10 +17,12 @@ from gpudra.controller import options as controller
 from gpudra.driver.observability.metrics import TABLE, Component, Metric
 from gpudra.kubelet_plugin import options as agent
 from tools.chart_docs import CHART, value_rows
+from tools.crd_docs import api_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 CONFIG = DOCS / "config.md"
 METRICS = DOCS / "metrics.md"
+API = DOCS / "api.md"
 CHART_PAGE = CHART / "README.md"
 CHART_FILE = CHART / "Chart.yaml"
 VALUES = CHART / "values.yaml"
@@ -53,7 +55,8 @@ def pages() -> dict[Path, str]:
     config = _with_table(config, "gpudra-controller", controller_rows())
     metrics = _with_table(METRICS.read_text(), "All metrics", metric_rows())
     chart = _with_table(CHART_PAGE.read_text(), "Values", value_rows(VALUES.read_text()))
-    return {CONFIG: config, METRICS: metrics, CHART_PAGE: chart, CHART_FILE: _chart_file()}
+    made = {API: api_page(), CHART_FILE: _chart_file()}
+    return {CONFIG: config, METRICS: metrics, CHART_PAGE: chart, **made}
 
 
 def _chart_file() -> str:
@@ -68,7 +71,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, fail when stale")
     check = parser.parse_args().check
-    stale = [path for path, text in pages().items() if path.read_text() != text]
+    stale = [
+        path for path, text in pages().items() if not path.exists() or path.read_text() != text
+    ]
     for path in stale:
         print(f"{path}: {'stale, run python -m tools.gen_docs' if check else 'written'}")
     if not check:
