@@ -5,7 +5,7 @@
 placements that are only thought of. A sketch is thrown away, never undone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpudra.api.resource_v1 import (
@@ -21,6 +21,7 @@ from gpudra.driver.core.allocator.consumable_capacity import normalized
 from gpudra.driver.core.allocator.counters import PoolState
 from gpudra.driver.core.allocator.holdings import Hold
 from gpudra.driver.core.allocator.records import PoolRecord
+from gpudra.driver.core.allocator.requests import Plan
 from gpudra.driver.core.allocator.types import PoolKey
 from gpudra.driver.core.allocator.view import NodeView
 from gpudra.driver.core.gangs.cards import Layouts
@@ -29,6 +30,8 @@ from gpudra.driver.core.gangs.types import PodView
 
 _QUESTIONS = 128
 _JOURNAL = 50_000
+_PLANS = 8192
+_NOBODY: Mapping[str, PodView] = {}
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +51,8 @@ class Ground:
         layouts: of its pools.
         facts: of each node.
         seats: pod and node by uid.
+        carriers: seats of pods that keep others away (required pod anti-affinity).
+        lasting: grows when pods that belong to their node come or go.
         structure: grows when nodes, slices, classes or rules change; pods and claims do not count.
     """
 
@@ -57,12 +62,16 @@ class Ground:
         self.facts: dict[str, NodeFacts] = {}
         self.seats: dict[str, tuple[PodView, str]] = {}
         self._rooms: dict[str, Room] = {}
+        self._plans: dict[tuple[str, ...], Plan] = {}
+        self._on_node: dict[str, dict[str, PodView]] = {}
         self._cells: dict[str, Cell] = {}
         self._journal: list[str] = []
         self._forgotten = 0
         self._seen = 0
         self._names: list[str] | None = None
         self.structure = 0
+        self.lasting = 0
+        self.carriers: dict[str, tuple[PodView, str]] = {}
 
     # --- changes --------------------------------------------------------------------------
 
@@ -100,11 +109,13 @@ class Ground:
     def put_class(self, device_class: DeviceClass) -> None:
         """Adds or replaces a DeviceClass."""
         self.index.put_class(device_class)
+        self._plans.clear()
         self.structure += 1
 
     def remove_class(self, name: str) -> None:
         """Forgets a DeviceClass."""
         self.index.remove_class(name)
+        self._plans.clear()
         self.structure += 1
 
     def put_rule(self, rule: DeviceTaintRule) -> None:
@@ -125,6 +136,10 @@ class Ground:
                 return
             self.unseat(pod.uid)
         self.seats[pod.uid] = pod, node
+        self._on_node.setdefault(node, {})[pod.uid] = pod
+        self.lasting += pod.lasting
+        if pod.rules.apart:
+            self.carriers[pod.uid] = pod, node
         self._rooms[node] = self._rooms.get(node, NO_ROOM_USED).plus(pod)
         self._touch(node)
 
@@ -133,6 +148,12 @@ class Ground:
         pod, node = self.seats.pop(uid, (None, ""))
         if pod is None:
             return
+        self.lasting += pod.lasting
+        self.carriers.pop(uid, None)
+        own = self._on_node[node]
+        del own[uid]
+        if not own:
+            del self._on_node[node]
         room = self._rooms[node].plus(pod, -1)
         if room == NO_ROOM_USED:
             del self._rooms[node]
@@ -198,6 +219,24 @@ class Ground:
         """A pool as it is; None if nobody publishes it."""
         return self.index.state.find_record(key)
 
+    def on_node(self, name: str) -> Mapping[str, PodView]:
+        """The pods that take room on a node, by uid."""
+        return self._on_node.get(name, _NOBODY)
+
+    def plan(self, claims: Sequence[ResourceClaim]) -> Plan:
+        """Claims made ready to be asked together; a claim's spec never changes.
+
+        Raises:
+            Refusal: they cannot be served anywhere as they are.
+        """
+        key = tuple([one.metadata.uid or one.key for one in claims])
+        found = self._plans.get(key)
+        if found is None:
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            found = self._plans[key] = self.index.plan(claims)
+        return found
+
     def holds(self, key: PoolKey) -> Mapping[str, tuple[Hold, ...]]:
         """Who holds what of a pool."""
         return self.index.state.holdings.of_pool(key)
@@ -208,44 +247,53 @@ class Sketch:
 
     Attributes:
         journal: nodes that differ from the ground, in the order of the changes; may repeat.
+        cells, records, held: what differs: nodes, pools, and who holds devices of a pool.
+        wide: a pool that serves several nodes differs.
+        seated: number of pods that were added, by node.
     """
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
         self.journal: list[str] = []
-        self._cells: dict[str, Cell] = {}
-        self._records: dict[PoolKey, PoolRecord] = {}
-        self._holds: dict[PoolKey, Mapping[str, tuple[Hold, ...]]] = {}
-        self._wide = False
+        self.cells: dict[str, Cell] = {}
+        self.records: dict[PoolKey, PoolRecord] = {}
+        self.held: dict[PoolKey, Mapping[str, tuple[Hold, ...]]] = {}
+        self.wide = False
+        self.seated: dict[str, int] = {}
 
     def fork(self) -> "Sketch":
         """A copy to go on from."""
         other = Sketch(self.ground)
-        other.journal = list(self.journal)
-        other._cells, other._records = dict(self._cells), dict(self._records)
-        other._holds, other._wide = dict(self._holds), self._wide
+        self._copy_to(other)
         return other
+
+    def _copy_to(self, other: "Sketch") -> None:
+        other.journal = list(self.journal)
+        other.cells, other.records = dict(self.cells), dict(self.records)
+        other.held, other.wide = dict(self.held), self.wide
+        other.seated = dict(self.seated)
 
     def cell(self, name: str) -> Cell | None:
         """A node as it would be."""
-        found = self._cells.get(name)
+        found = self.cells.get(name)
         if found is None:
             found = self.ground.cell(name)
-            if self._wide and found is not None:
-                found = self._cells[name] = self._seen(found)
+            if self.wide and found is not None:
+                found = self.cells[name] = self._seen(found)
         return found
 
     def _seen(self, cell: Cell) -> Cell:
         """The cell with the pools as they would be."""
         if cell.view is None:
             return cell
-        records = tuple([self._records.get(record.key, record) for record in cell.view.records])
+        records = tuple([self.records.get(record.key, record) for record in cell.view.records])
         if all(a is b for a, b in zip(records, cell.view.records, strict=True)):
             return cell
         return Cell(cell.facts, NodeView(cell.view.node, records, cell.view.troubles), cell.room)
 
     def add_pod(self, pod: PodView, node: str) -> None:
         """A pod takes room."""
+        self.seated[node] = self.seated.get(node, 0) + 1
         self._change_room(pod, node, 1)
 
     def remove_pod(self, pod: PodView, node: str) -> None:
@@ -256,7 +304,7 @@ class Sketch:
         cell = self.cell(node)
         if cell is None:
             return
-        self._cells[node] = Cell(cell.facts, cell.view, cell.room.plus(pod, sign))
+        self.cells[node] = Cell(cell.facts, cell.view, cell.room.plus(pod, sign))
         self.journal.append(node)
 
     def add_claim(self, claim: ResourceClaim, allocation: AllocationResult) -> None:
@@ -281,7 +329,7 @@ class Sketch:
         """Whether an allocated claim could hold again what it was allocated."""
         taken: dict[PoolKey, dict[str, tuple[Hold, ...]]] = {}
         for key, device, hold in holds_of(claim):
-            record = self._records.get(key) or self.ground.record(key)
+            record = self.records.get(key) or self.ground.record(key)
             if record is None or device not in record.pool.index_of:
                 return False
             holds = taken.setdefault(key, dict(self._of_pool(key)))
@@ -303,27 +351,27 @@ class Sketch:
         self._set_holds(key, holds)
 
     def _of_pool(self, key: PoolKey) -> Mapping[str, tuple[Hold, ...]]:
-        found = self._holds.get(key)
+        found = self.held.get(key)
         return self.ground.holds(key) if found is None else found
 
     def _set_holds(self, key: PoolKey, holds: Mapping[str, tuple[Hold, ...]]) -> None:
-        record = self._records.get(key) or self.ground.record(key)
+        record = self.records.get(key) or self.ground.record(key)
         if record is None:
             return  # a pool that nobody publishes any more offers nothing either
-        self._holds[key] = holds
-        self._records[key] = record.with_state(PoolState(record.pool, holds))
+        self.held[key] = holds
+        self.records[key] = record.with_state(PoolState(record.pool, holds))
         home = record.pool.node_name
         if home:
             self._renew(home)
         else:
-            self._wide = True
-            self._cells = {name: self._seen(cell) for name, cell in self._cells.items()}
+            self.wide = True
+            self.cells = {name: self._seen(cell) for name, cell in self.cells.items()}
             self.journal.extend(self.ground.names)
 
     def _renew(self, name: str) -> None:
         cell = self.cell(name)
         if cell is not None:
-            self._cells[name] = self._seen(cell)
+            self.cells[name] = self._seen(cell)
             self.journal.append(name)
 
     def touched(self) -> Iterator[str]:

@@ -92,10 +92,10 @@ def gang_jobs(name: str, members: Sequence[PodView], group: PodGroup | None) -> 
     first = _frame(name, members, waiting, group)
     if first.reason or group is None:
         return [first]
-    standing = [p for p in members if (p.ended and not p.failed) or (p.placed and not p.deleting)]
-    chosen, short = _minimum(waiting, standing, group)
+    there = standing(members)
+    chosen, short = _minimum(waiting, there, group)
     if short:
-        what = "has lost members: " if standing else ""
+        what = "has lost members: " if there else ""
         message = f"the group {what}{short}"
         return [_with(first, (), "WaitingForGang", message)]
     jobs = []
@@ -103,10 +103,13 @@ def gang_jobs(name: str, members: Sequence[PodView], group: PodGroup | None) -> 
         jobs.append(_with(first, tuple(chosen)))
     taken = {pod.uid for pod in chosen}
     beside = first.beside
-    for pod in waiting:
-        if pod.uid not in taken:
-            jobs.append(_extra(first, pod, beside, bool(chosen)))
-    return jobs
+    rest = [pod for pod in waiting if pod.uid not in taken]
+    return jobs + [_extra(first, pod, beside, bool(chosen)) for pod in rest]
+
+
+def standing(members: Sequence[PodView]) -> list[PodView]:
+    """The members that count towards the minimum: placed, or ended well."""
+    return [p for p in members if (p.ended and not p.failed) or (p.placed and not p.deleting)]
 
 
 def _age(pod: PodView) -> tuple[float, str]:
@@ -150,26 +153,26 @@ def _frame(
 
 
 def _minimum(
-    waiting: Sequence[PodView], standing: Sequence[PodView], group: PodGroup
+    waiting: Sequence[PodView], there: Sequence[PodView], group: PodGroup
 ) -> tuple[list[PodView], str]:
     """The pods that are missing to the minimum, or what is short of it as a sentence."""
     spec = group.spec
     chosen: list[PodView] = []
     taken: set[str] = set()
     for role in spec.roles:
-        have = sum(1 for p in standing if p.role == role.name)
+        have = sum(1 for p in there if p.role == role.name)
         own = [p for p in waiting if p.role == role.name]
         missing = max(0, role.min_count - have)
         if missing > len(own):
-            there = have + len(own)
-            return [], f"{there} of {role.min_count} pods of role {role.name} exist"
+            count = have + len(own)
+            return [], f"{count} of {role.min_count} pods of role {role.name} exist"
         chosen += own[:missing]
     taken.update(p.uid for p in chosen)
-    missing = spec.min_count - len(standing) - len(chosen)
+    missing = spec.min_count - len(there) - len(chosen)
     rest = [p for p in waiting if p.uid not in taken]
     if missing > len(rest):
-        there = len(standing) + len(chosen) + len(rest)
-        return [], f"{there} of {spec.min_count} pods exist"
+        count = len(there) + len(chosen) + len(rest)
+        return [], f"{count} of {spec.min_count} pods exist"
     return chosen + rest[: max(0, missing)], ""
 
 

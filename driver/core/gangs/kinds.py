@@ -8,9 +8,9 @@ costs a look-up, and kept rows are renewed only where nodes changed.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from gpudra.api.resource_v1 import (
     NO_SCHEDULE,
@@ -264,7 +264,7 @@ class Board:
         Raises:
             Refusal: the claims cannot be served anywhere as they are.
         """
-        plan = self.ground.index.plan(claims)
+        plan = self.ground.plan(claims)
         question = self.ground.index.question(plan)
         found = self._asks.get(plan.signature)
         if found is None or found.question is not question:
@@ -379,6 +379,16 @@ class Row:
                 self._seen = None
 
 
+class Rows(Protocol):
+    """Another beginning than the ground: what its nodes are to a kind."""
+
+    def of(self, kind: Kind) -> Mapping[str, Entry | str]:
+        """Every node, before anything is placed."""
+
+    def entry_of(self, kind: Kind) -> Callable[[Cell, Deadline | None], Entry | str]:
+        """How a node is judged afterwards."""
+
+
 class Candidates:
     """The nodes for a kind on a sketch, cheapest first; follows the sketch.
 
@@ -386,6 +396,8 @@ class Candidates:
         kind: of the pods to place.
         sketch: where they are to be placed.
         names: only these nodes; None: all.
+        deadline: for searches on nodes that have not been looked at.
+        rows: what nodes are to a kind before anything changes in the sketch; None: the ground's.
     """
 
     def __init__(
@@ -394,10 +406,16 @@ class Candidates:
         sketch: Sketch,
         names: Iterable[str] | None = None,
         deadline: Deadline | None = None,
+        rows: "Rows | None" = None,
     ) -> None:
         self._kind, self._sketch, self._deadline = kind, sketch, deadline
-        kind.row.sync(deadline)
-        entries = kind.row.entries
+        self._entry = kind.entry if rows is None else rows.entry_of(kind)
+        if rows is None:
+            kind.row.sync(deadline)
+            entries = kind.row.entries
+        else:
+            entries = rows.of(kind)
+        self._entries = entries
         self._names = None if names is None else frozenset(names)
         listed = entries if self._names is None else [n for n in self._names if n in entries]
         self._current: dict[str, Entry | str] = {}
@@ -412,7 +430,7 @@ class Candidates:
         if self._names is not None and name not in self._names:
             return None
         found = self._current.get(name)
-        return self._kind.row.entries.get(name) if found is None else found
+        return self._entries.get(name) if found is None else found
 
     def sync(self) -> None:
         """Takes note of what changed in the sketch."""
@@ -427,7 +445,7 @@ class Candidates:
             cell = self._sketch.cell(name)
             if cell is None:
                 continue
-            found = self._current[name] = self._kind.entry(cell, self._deadline)
+            found = self._current[name] = self._entry(cell, self._deadline)
             if isinstance(found, Entry):
                 heapq.heappush(self._heap, (found.cost, name))
 
@@ -461,7 +479,7 @@ class Candidates:
     def refusals(self) -> dict[str, str]:
         """Why the other nodes are none."""
         self.sync()
-        names = self._kind.row.entries if self._names is None else self._names
+        names = self._entries if self._names is None else self._names
         found = ((name, self.entry(name)) for name in names)
         return {name: one for name, one in found if isinstance(one, str)}
 

@@ -14,7 +14,7 @@ from gpudra.api.meta import NodeSelector
 from gpudra.api.resource_v1 import AllocationResult, ResourceClaim
 from gpudra.driver.core.allocator import Deadline, Outcome, Refusal, matches
 from gpudra.driver.core.gangs.ground import Sketch
-from gpudra.driver.core.gangs.kinds import Board, Candidates, Entry, Filter, Kind
+from gpudra.driver.core.gangs.kinds import Board, Candidates, Entry, Filter, Kind, Rows
 from gpudra.driver.core.gangs.types import Placed, PodView
 
 _WIDEST_SEARCH = 128  # pods of a gang up to which the search goes back over nodes
@@ -74,6 +74,7 @@ class Floor:
         names: only these nodes; None: all.
         deadline: for all searches on it.
         apart: see Apart; None: nothing forbids.
+        rows: see Candidates.
     """
 
     def __init__(
@@ -83,21 +84,24 @@ class Floor:
         names: Iterable[str] | None = None,
         deadline: Deadline | None = None,
         apart: Apart | None = None,
+        rows: Rows | None = None,
     ) -> None:
         self.board, self.sketch, self.deadline, self.apart = board, sketch, deadline, apart
+        self.rows = rows
         self.names = None if names is None else frozenset(names)
         self._candidates: dict[int, tuple[Kind, Candidates]] = {}
 
     def fork(self, names: Iterable[str] | None = None) -> "Floor":
         """A floor that goes its own way, narrowed to some nodes if told so."""
         narrowed = self.names if names is None else frozenset(names)
-        return Floor(self.board, self.sketch.fork(), narrowed, self.deadline, self.apart)
+        sketch = self.sketch.fork()
+        return Floor(self.board, sketch, narrowed, self.deadline, self.apart, self.rows)
 
     def candidates(self, kind: Kind) -> Candidates:
         """The nodes for a kind, up to date."""
         found = self._candidates.get(id(kind))
         if found is None:
-            fresh = Candidates(kind, self.sketch, self.names, self.deadline)
+            fresh = Candidates(kind, self.sketch, self.names, self.deadline, self.rows)
             found = self._candidates[id(kind)] = kind, fresh
         found[1].sync()
         return found[1]
@@ -322,7 +326,7 @@ class _Backtracking:
         stack = [(start, self._options(start, 0, 0))]
         order: list[int] = []
         while stack:
-            attempt, options = stack[-1]
+            _, options = stack[-1]
             step = next(options, None)
             if step is None:
                 stack.pop()

@@ -140,6 +140,29 @@ class Tariff:
             self._estimates[key] = found
         return found
 
+    def least(self, claims: Sequence[ResourceClaim]) -> tuple[int, bool]:
+        """Thousandths of cards that claims take at least, and whether they take whole cards only."""
+        milli, whole = 0, True
+        for claim in claims:
+            for request in self._ground.plan([claim]).claims[0].requests:
+                costs = [self._cheapest(one) for one in request.alternatives]
+                milli += min((cost for cost, _ in costs), default=0)
+                whole = whole and all(own for _, own in costs)
+        return milli, whole
+
+    def _cheapest(self, one: Alternative) -> tuple[int, bool]:
+        if one.admin:
+            return 0, True
+        found = [
+            (amounts.of(GPUS), bool(device.allow_multiple_allocations))
+            for layout in self._layouts
+            for amounts, (device, _) in self._matching(layout, one)
+        ]
+        if not found:
+            return 0, True
+        whole = all(milli == MILLI and not shared for milli, shared in found)
+        return min(milli for milli, _ in found) * (1 if one.take_all else one.count), whole
+
     def _alternative(self, one: Alternative) -> Amounts:
         if one.admin:
             return NOTHING

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from gpudra.api.podgroup import PodGroup
 from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.allocator import Deadline
+from gpudra.driver.core.gangs.domains import Clock
 from gpudra.driver.core.gangs.types import PodView
 from gpudra.driver.core.managed.planner import make_plan
 from gpudra.driver.core.managed.state import ManagedCluster
@@ -16,14 +17,18 @@ from gpudra.driver.core.managed.whatif import what_if
 class ManagedState(ManagedCluster):
     """The cluster under managed mode, and what is to be done with it."""
 
-    def plan(self, now: float, *, deadline: Deadline | None = None) -> Plan:
+    def plan(
+        self, now: float, *, deadline: Deadline | None = None, clock: Clock | None = None
+    ) -> Plan:
         """What to do now. The state is the same afterwards, but for what it remembers of its work.
 
         Args:
             now: seconds since the epoch.
             deadline: for the whole plan; jobs that were not looked at by then wait (OutOfTime).
+            clock: makes the deadline of one search for one job (by the controller one second);
+                None: a search ends by the number of its steps.
         """
-        return make_plan(self, now, deadline=deadline)
+        return make_plan(self, now, deadline=deadline, clock=clock)
 
     def what_if(
         self,
@@ -33,6 +38,7 @@ class ManagedState(ManagedCluster):
         now: float,
         *,
         deadline: Deadline | None = None,
+        clock: Clock | None = None,
     ) -> WhatIf:
         """What would become of these pods if they were submitted now. Changes nothing.
 
@@ -42,5 +48,6 @@ class ManagedState(ManagedCluster):
             group: their PodGroup, unless it exists.
             now: seconds since the epoch.
             deadline: as for `plan`.
+            clock: as for `plan`.
         """
-        return what_if(self, pods, claims, group, now, deadline=deadline)
+        return what_if(self, pods, claims, group, now, deadline=deadline, clock=clock)

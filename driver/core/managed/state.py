@@ -21,6 +21,7 @@ from gpudra.api.resource_v1 import (
     ResourceSlice,
 )
 from gpudra.driver.core.allocator import Refusal
+from gpudra.driver.core.gangs.domains import Domains
 from gpudra.driver.core.gangs.ground import Ground, with_allocation
 from gpudra.driver.core.gangs.jobs import job_key
 from gpudra.driver.core.gangs.kinds import Board, tolerant
@@ -74,6 +75,8 @@ class ManagedCluster:
         users: uids of managed pods by claim.
         cleared: nodes on which kube-scheduler gave up an allocation, by claim uid.
         flights: placements in flight, by job.
+        domains: topology.
+        possible: whether jobs of a likeness would fit into the empty cluster, and as of when.
         broken_since: first time that a plan saw a gang below its minimum.
     """
 
@@ -82,6 +85,8 @@ class ManagedCluster:
         self.options = options or PlanOptions()
         self.ground = Ground(driver)
         self.tariff = Tariff(self.ground, driver)
+        self.domains = Domains(self.ground)
+        self.possible: dict[Any, tuple[tuple[int, int], bool]] = {}
         self.demand = Demand(self.options.weights)
         self.board = Board(self.ground, self.demand.potential(), self.options.node_label)
         self.pods: dict[str, PodView] = {}
@@ -379,7 +384,7 @@ class ManagedCluster:
             return
         claims = [self.claims[ref.key] for ref in pod.claims if ref.key in self.claims]
         try:
-            plan = self.ground.index.plan(claims)
+            plan = self.ground.plan(claims)
         except Refusal:
             self.demand.remove(uid)  # nobody can serve it, so nothing is kept free for its like
             return
@@ -430,7 +435,7 @@ class ManagedCluster:
     def estimate(self, claims: Sequence[ResourceClaim]) -> Amounts:
         """What claims will cost at most; nothing for those that nobody can serve."""
         try:
-            return self.tariff.estimate(self.ground.index.plan(claims))
+            return self.tariff.estimate(self.ground.plan(claims))
         except Refusal:
             return Amounts()
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from gpudra.api.podgroup import PodGroup
 from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.allocator import Deadline
+from gpudra.driver.core.gangs.domains import Clock
 from gpudra.driver.core.gangs.jobs import gang_jobs, single_job
 from gpudra.driver.core.gangs.kinds import tolerant
 from gpudra.driver.core.gangs.types import PodView
-from gpudra.driver.core.managed.planner import Extra, make_plan
+from gpudra.driver.core.managed.placing import Extra
+from gpudra.driver.core.managed.planner import make_plan
 from gpudra.driver.core.managed.state import ManagedCluster
 from gpudra.driver.core.managed.types import WhatIf
 
@@ -22,6 +24,7 @@ def what_if(
     now: float,
     *,
     deadline: Deadline | None = None,
+    clock: Clock | None = None,
 ) -> WhatIf:
     """See ManagedState.what_if; of several jobs the first one is told."""
     if not pods:
@@ -35,7 +38,7 @@ def what_if(
     if not jobs:
         return WhatIf(reason="InvalidPod", message=f"pod {first.key} has no scheduling gate")
     extra = Extra(jobs, {claim.key: tolerant(claim, state.driver) for claim in claims})
-    plan = make_plan(state, now, deadline=deadline, extra=extra)
+    plan = make_plan(state, now, deadline=deadline, clock=clock, extra=extra)
     job = jobs[0].key
     for placement in plan.placements:
         if placement.job == job:
