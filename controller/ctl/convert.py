@@ -121,10 +121,10 @@ def _how(refusal: InputError) -> str:
 
 def _convert(part: convertfile.Part, settings: Settings, output: _Output) -> None:
     """One document. Of a List that holds something to convert every item becomes a document."""
-    found = []
-    for one in part.objects():
+    found: list[ObjectConversion] = []
+    for raw in part.objects():
         try:
-            found.append(convert_object(one, settings))
+            found.append(convert_object(raw, settings))
         except InputError as error:
             output.refusals.append(convertfile.located(error, part.document))
     for one in found:
@@ -135,7 +135,7 @@ def _convert(part: convertfile.Part, settings: Settings, output: _Output) -> Non
     for one in found:
         for needed in one.needs:
             _need(needed, output)
-        output.add(one.object, _comments(one))
+        output.add(one.object, tuple(_comments(one)))
 
 
 def _need(needed: dict[str, Any], output: _Output) -> None:

@@ -176,7 +176,7 @@ def _parse(text: str, start: int, end: int, file: str) -> Document | None:
         raise InputError(f"cannot be read as YAML: {error}", file=file) from error
     finally:
         loader.dispose()
-    return None if data is None else Document(data=data, file=file, node=node)
+    return None if node is None or data is None else Document(data=data, file=file, node=node)
 
 
 def _read(file: str) -> str:

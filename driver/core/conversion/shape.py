@@ -9,7 +9,7 @@ from typing import Any
 
 from gpudra.api.errors import InputError
 
-_KINDS = {dict: "an object", list: "a list", str: "text"}
+_KINDS: Mapping[Any, str] = {dict: "an object", list: "a list", str: "text"}
 
 
 def check_shape(pod: Mapping[str, Any]) -> None:

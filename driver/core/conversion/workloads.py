@@ -200,7 +200,7 @@ def _other(raw: Raw, settings: Settings) -> ObjectConversion:
         note = f"{raw['apiVersion']} {_title(raw)} is a PodGroup of gpudra.io now"
         return ObjectConversion(object=group, changed=True, needs=(), notes=(note,))
     found = sorted(set(_foreign_keys(raw)))
-    notes = ()
+    notes: tuple[str, ...] = ()
     if found:
         notes = (f"{_title(raw)} is not converted and holds {', '.join(found)}",)
     return ObjectConversion(object=dict(raw), changed=False, needs=(), notes=notes)
