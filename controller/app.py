@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from gpudra.api.errors import GpudraError, UnavailableError
 from gpudra.controller.accounting import Accountant
+from gpudra.controller.configcheck import Rules
 from gpudra.controller.conversion import Conversion
 from gpudra.controller.fabric import FabricChecker
 from gpudra.controller.managed.start import ManagedStart
 from gpudra.controller.nodepolicies import PolicyStatuses
 from gpudra.controller.options import Options
+from gpudra.controller.webhook import Webhook
 from gpudra.driver.kube.backoff import Backoff
 from gpudra.driver.kube.client import ClientOptions, KubeClient
 from gpudra.driver.kube.clock import Clock, SystemClock
@@ -110,21 +112,41 @@ class App:
         self.managed.serve(self.status)
         self.metrics.set(LEADER, 0)
         self.status.add_ready("lease", self._lease_problem)
+        self.webhook: Webhook | None = None
+        if options.webhook is not None:
+            rules = Rules(driver=options.driver)
+            self.webhook = Webhook(options.webhook, rules, metrics=self.metrics, clock=clock)
+            self.status.add_ready("webhook", self.webhook.problem)
 
     async def run(self) -> None:
         """Until cancelled, or until the lease is lost.
 
         Raises:
-            InputError: the status server's address is taken.
+            InputError: an address is taken, or the webhook's certificate cannot be used.
             LeadershipLostError: another instance may lead by now.
             GpudraError: the API server lacks what is needed.
         """
         await self.status.start()
         try:
-            await self._check_server()
-            await self._elector.run(self._lead)
+            # Every instance answers, whoever leads.
+            async with self._webhook_served():
+                await self._check_server()
+                await self._elector.run(self._lead)
         finally:
             await self.status.close()
+
+    @contextlib.asynccontextmanager
+    async def _webhook_served(self) -> AsyncIterator[None]:
+        if self.webhook is None:
+            yield
+            return
+        await self.webhook.start()
+        renewing = asyncio.create_task(self.webhook.run(), name="webhook")
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await self.webhook.close()
 
     async def _check_server(self) -> None:
         backoff = Backoff(rng=self._rng)

@@ -7,13 +7,17 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
+from gpudra.api.errors import InputError
 from gpudra.api.names import check_dns_label, check_driver_name
+from gpudra.controller.webhook import WebhookOptions
 from gpudra.driver.observability.options import (
     EnvironmentParser,
     ProcessOptions,
     add_process_arguments,
     process_options,
+    split_address,
 )
 
 DEFAULT_DRIVER = "gpu.gpudra.io"
@@ -31,6 +35,7 @@ class Options:
         managed: whether managed mode runs where its kinds are served.
         kubeconfig: file; None inside a cluster.
         conversion: whether pods written for other systems are looked after.
+        webhook: how the admission webhook is served; None: it is not.
         version: of gpudra.
         process: logs and status server.
     """
@@ -41,6 +46,7 @@ class Options:
     managed: bool
     kubeconfig: str | None
     conversion: bool = False
+    webhook: WebhookOptions | None = None
     version: str
     process: ProcessOptions
 
@@ -71,6 +77,17 @@ def parser() -> EnvironmentParser:
         default="off",
         help="make the claim templates of pods that the conversion policy has taken over",
     )
+    found.add_argument(
+        "--webhook-endpoint",
+        default="0.0.0.0:8443",
+        help="HOST:PORT of the admission webhook, path /validate (default 0.0.0.0:8443)",
+    )
+    found.add_argument(
+        "--webhook-cert",
+        default="",
+        help="PEM file with the webhook's certificate, read again when it changes; empty: no webhook",
+    )
+    found.add_argument("--webhook-key", default="", help="PEM file with the certificate's key")
     add_process_arguments(found, http_endpoint="127.0.0.1:8081")
     return found
 
@@ -92,6 +109,21 @@ def parse(
         managed=args.managed == "auto",
         kubeconfig=args.kubeconfig,
         conversion=args.conversion == "on",
+        webhook=_webhook(args.webhook_endpoint, args.webhook_cert, args.webhook_key),
         version=version("gpudra"),
         process=process_options(args),
     )
+
+
+def _webhook(endpoint: str, certificate: str, key: str) -> WebhookOptions | None:
+    """How the webhook is served; None without a certificate.
+
+    Raises:
+        InputError: half of what is needed, or no address.
+    """
+    if not (certificate or key):
+        return None
+    if not (certificate and key):
+        raise InputError("goes with the other one", field="--webhook-cert and --webhook-key")
+    host, port = split_address(endpoint, "webhook-endpoint")
+    return WebhookOptions(host=host, port=port, certificate=Path(certificate), key=Path(key))

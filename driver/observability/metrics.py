@@ -116,6 +116,13 @@ POOLS = Metric(
     _CONTROLLER,
     labels=("state",),
 )
+ADMISSION_REVIEWS = Metric(
+    "gpudra_admission_reviews_total",
+    Kind.COUNTER,
+    "Objects that the admission webhook looked at by kind and outcome (allowed, refused, error).",
+    _CONTROLLER,
+    labels=("kind", "outcome"),
+)
 API_SECONDS = Metric(
     "gpudra_api_request_duration_seconds",
     Kind.HISTOGRAM,
@@ -339,6 +346,7 @@ UNPREPARE_SECONDS = Metric(
 )
 
 TABLE: tuple[Metric, ...] = (
+    ADMISSION_REVIEWS,
     ALLOCATED_COMPUTE,
     ALLOCATED_DEVICES,
     ALLOCATED_MEMORY,

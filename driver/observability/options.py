@@ -114,7 +114,7 @@ def process_options(args: argparse.Namespace) -> ProcessOptions:
     )
 
 
-def split_address(text: str) -> tuple[str, int]:
+def split_address(text: str, field: str = "http-endpoint") -> tuple[str, int]:
     """``host:port``, ``:port`` (every address, host "") or ``[v6]:port``.
 
     Raises:
@@ -124,7 +124,5 @@ def split_address(text: str) -> tuple[str, int]:
     number = int(port) if port.isascii() and port.isdecimal() else -1
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not 0 <= number <= 65_535 or (":" in bare and host == bare):
-        raise InputError(
-            f"{text!r} is not HOST:PORT", field="http-endpoint", hint="write for example :8080"
-        )
+        raise InputError(f"{text!r} is not HOST:PORT", field=field, hint="write for example :8080")
     return bare, number

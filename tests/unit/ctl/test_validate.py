@@ -213,4 +213,4 @@ def test_no_shape_of_an_object_ends_the_check(kind: str, rest: object) -> None:
     """Fields may hold anything; every problem is an InputError."""
     data = {"kind": kind, **(rest if isinstance(rest, dict) else {"spec": rest})}
     (document,) = parse_documents(json.dumps(data), "file")
-    check(document, Rules(), Findings())
+    check(document, Rules(driver="gpu.gpudra.io"), Findings())
