@@ -10,6 +10,7 @@ import pytest
 from gpudra.controller.ctl.local.layout import layout_for
 from gpudra.controller.ctl.local.process import ProcessTable
 from tests.support.cluster import CORE, Cluster, gpudra_local
+from tests.support.installation import Installation, demo_cluster
 
 HERE = Path(__file__).parent
 SERVER_VERSION = pytest.StashKey[str]()
@@ -72,3 +73,14 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     )
     yield name
     cluster.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster) -> Iterator[Installation]:
+    """A second cluster, on which the demo has installed the chart; for the modules test_chart_*.
+
+    The last test of test_chart_installed removes the chart, so what needs it is named before that.
+    """
+    assert cluster, "its programs are used"
+    with demo_cluster() as found:
+        yield found

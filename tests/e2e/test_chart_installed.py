@@ -4,80 +4,25 @@
 Afterwards the same release is updated and removed.
 """
 
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from gpudra.controller.ctl.local.chart import Release
-from gpudra.controller.ctl.local.layout import checkout_dir, layout_for
-from tests.support.cluster import CORE, RESOURCE, Cluster, gpudra_local
+from gpudra.controller.ctl.local.chart import chart_dir
+from gpudra.controller.ctl.local.layout import checkout_dir
+from tests.support.cluster import CORE, RESOURCE, gpudra_local
 from tests.support.helm import NAMESPACE
+from tests.support.installation import Installation
 from tools.demo.world import NAMESPACE as DEMO
 from tools.demo.world import ROOT
 
 SLICES = f"{RESOURCE}/resourceslices"
 ONE_GPU = checkout_dir() / "deploy" / "examples" / "one-gpu" / "example.yaml"
 GPUS = 8
-
-
-@dataclass(frozen=True)
-class Installation:
-    """A cluster of one node on which the demo has installed the chart, and what the demo said."""
-
-    cluster: Cluster
-    told: str
-
-    @property
-    def release(self) -> Release:
-        """The chart's."""
-        return Release(self.cluster.layout)
-
-    def upgrade(self, **changes: Any) -> None:
-        """The same values but for some, until all pods are ready."""
-        values = yaml.safe_load((self.cluster.layout.config_dir / "values.yaml").read_text())
-        self.release.install({**values, **changes})
-
-    def versions(self) -> dict[str, str]:
-        """Uid and resourceVersion of every slice, by name."""
-        items = self.cluster.client.request("GET", SLICES)["items"]
-        metas = [item["metadata"] for item in items]
-        return {meta["name"]: f"{meta['uid']}@{meta['resourceVersion']}" for meta in metas}
-
-    def refused(self, *arguments: str, stdin: str = "") -> str:
-        """What kubectl says about something that must not work."""
-        layout = self.cluster.layout
-        command = [layout.binary("kubectl"), f"--kubeconfig={layout.admin_kubeconfig}", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-        assert done.returncode != 0, done.stdout
-        return done.stderr
-
-
-@pytest.fixture(scope="module")
-def installed(cluster: Cluster) -> Iterator[Installation]:
-    """The demo's own cluster, which stays up after it."""
-    assert cluster, "its programs are used"
-    base = Path(tempfile.mkdtemp(prefix="gpudra-chart-"))
-    try:
-        demo = subprocess.run(
-            [sys.executable, "-m", "tools.demo", "--dir", str(base)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert demo.returncode == 0, demo.stdout[-3000:] + demo.stderr[-3000:]
-        yield Installation(Cluster.of(layout_for(str(base))), demo.stdout)
-    finally:
-        gpudra_local("down", "--purge", "--dir", str(base))
-        shutil.rmtree(base, ignore_errors=True)
+PREFIX = "upgrade-test"
 
 
 def test_the_demo_runs_on_the_real_cluster(installed: Installation) -> None:
@@ -195,6 +140,67 @@ def test_admin_access_is_granted_by_whoever_may(installed: Installation) -> None
     assert "user maker may not give a namespace the label" in refusal
     cluster.kubectl("create", "--as=granter", "-f", "-", stdin=text)
     cluster.kubectl("delete", "namespace", "watchers", "--wait=false")
+
+
+KINDS = {
+    "NodePolicy": {"nodeSelector": {"upgrade-test": "yes"}, "forms": ["whole", "share"]},
+    "Queue": {"weight": 2, "quota": {"gpus": 4}, "limit": {"gpus": 6}},
+    "PodGroup": {"minCount": 2},
+}
+
+
+def stored(installed: Installation) -> dict[str, Any]:
+    """The spec of the test's object of each of our kinds, as the server gives it."""
+    found = {}
+    for kind in KINDS:
+        text = installed.cluster.kubectl(
+            "get", f"{kind}.gpudra.io", f"{PREFIX}-first", "-o", "json"
+        )
+        found[kind] = json.loads(text)["spec"]
+    return found
+
+
+def define(installed: Installation, *files: Path) -> None:
+    """Definitions of kinds, as an admin updates them."""
+    words = [word for file in files for word in ("-f", str(file))]
+    installed.cluster.kubectl("apply", "--server-side", "--force-conflicts", *words)
+
+
+def write(installed: Installation, name: str) -> None:
+    """An object of each kind; the server refuses unknown fields."""
+    for kind, spec in KINDS.items():
+        document = {
+            "apiVersion": "gpudra.io/v1alpha1",
+            "kind": kind,
+            "metadata": {"name": f"{PREFIX}-{name}"},
+            "spec": spec,
+        }
+        installed.cluster.kubectl(
+            "apply", "--validate=strict", "-f", "-", stdin=yaml.safe_dump(document)
+        )
+
+
+def test_kinds_go_up_and_down(installed: Installation) -> None:
+    """Objects of the first definitions stay as they are under today's, and under the first again."""
+    crds, fixtures = chart_dir() / "crds", ROOT / "tests" / "fixtures" / "upgrade"
+    today = sorted(crds.glob("*.yaml"))
+    first = [fixtures / f"{path.stem}-first.yaml" for path in today]
+    define(installed, *first)
+    write(installed, "first")
+    before = stored(installed)
+    try:
+        define(installed, *today)
+        assert stored(installed) == before
+        write(installed, "first")
+        write(installed, "second")
+        define(installed, *first)
+        assert stored(installed) == before
+        write(installed, "second")
+    finally:
+        define(installed, *today)
+        for kind in KINDS:
+            names = (f"{PREFIX}-first", f"{PREFIX}-second")
+            installed.cluster.kubectl("delete", f"{kind}.gpudra.io", "--ignore-not-found", *names)
 
 
 def test_nothing_is_published_after_removal(installed: Installation) -> None:
