@@ -252,19 +252,26 @@ class StepRunner:
 
     async def _do_steps(self, record: ClaimRecord, plan: PreparePlan) -> ClaimRecord:
         done: list[Step] = []
-        for index, step in enumerate(plan.steps):
+        while len(done) < len(plan.steps):
+            await self._run(self._do_some, plan, done)
+            record = replaced(record, steps=(*done, *plan.steps[len(done) :]))
+            if len(done) < len(plan.steps):
+                # For a kill. A power cut takes the effect along, or the reservation tells of it.
+                await self._commit(record, durable=False)
+        return record
+
+    def _do_some(self, plan: PreparePlan, done: list[Step]) -> None:
+        """Does steps until one of them is to be noted; each change of threads costs its time."""
+        for step in plan.steps[len(done) :]:
             handler = self._handler(step)
-            so_far = dataclasses.replace(plan, steps=(*done, *plan.steps[index:]))
+            so_far = dataclasses.replace(plan, steps=(*done, *plan.steps[len(done) :]))
             self._observe(f"do:{step.kind}:before")
             with _booked(step):
-                outcome = await self._run(handler.do, step, so_far)
+                outcome = handler.do(step, so_far)
             self._observe(f"do:{step.kind}:after")
             done.append(replace_step(step, outcome))
             if handler.lasting:
-                record = replaced(record, steps=(*done, *plan.steps[index + 1 :]))
-                # For a kill. A power cut takes the effect along, or the reservation tells of it.
-                await self._commit(record, durable=False)
-        return replaced(record, steps=tuple(done))
+                return
 
     async def _complete(self, record: ClaimRecord) -> None:
         self._observe("complete:before")
@@ -283,15 +290,18 @@ class StepRunner:
             record = replaced(record, state=UNDOING)
             # For a kill. After a power cut what was undone is made anew, or undone again.
             await self._commit(record, durable=False)
-        for step in steps:
-            self._observe(f"undo:{step.kind}:before")
-            with _booked(step):
-                await self._run(self._handler(step).undo, step)
-            self._observe(f"undo:{step.kind}:after")
+        await self._run(self._undo_all, steps)
         self._observe("forget:before")
         with spending(Phase.CHECKPOINT):
             await self.checkpoint.commit({record.uid: None})
         self._observe("forget:after")
+
+    def _undo_all(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._observe(f"undo:{step.kind}:before")
+            with _booked(step):
+                self._handler(step).undo(step)
+            self._observe(f"undo:{step.kind}:after")
 
     async def _commit(self, record: ClaimRecord, *, durable: bool = True) -> None:
         with spending(Phase.CHECKPOINT):
