@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The least harm that makes a waiting job fit, tried out to the end before anybody is evicted.
 
-For one pod every promising node is emptied runner by runner, cheapest first, until the pod fits;
-then runners are let off again as far as it still fits. For a gang as many nodes are emptied as are
-needed, the cheapest first, and then everything that the placement does not need is let off.
+For one pod the nodes of the least important runners are emptied, cheapest runner first, until the
+pod fits; then runners are let off again as far as it still fits. For a gang as many nodes are
+emptied as are needed, the cheapest first, and then everything beside the placement is let off.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudra.driver.core.allocator import Refusal
@@ -19,6 +19,8 @@ from gpudra.driver.core.preemption.runners import Harm, Runner, harm_of
 from gpudra.driver.core.queueing import Amounts, Waiting
 
 _MOST_NODES = 64  # nodes that are emptied for trial for one pod
+
+Solver = Callable[[Floor, Sequence[Need], Filter | None], tuple[Placed, ...] | Failed]
 _Key = tuple[int, float, int, float, str]
 
 
@@ -28,7 +30,7 @@ class Found:
 
     Attributes:
         placed: where the job goes then.
-        victims: who has to end, with the reason; the order is that of the harm.
+        victims: who has to end, with the reason; the least harm first.
         harm: of all of them.
     """
 
@@ -46,7 +48,7 @@ class Hunt:
     """All hunts of one round: who was taken once is not there to be taken again.
 
     Args:
-        rules: at this moment.
+        rules: at this moment; their book is the hunt's own.
         runners: everything that runs and is managed.
         allowed: disruptions that each PodDisruptionBudget still allows.
     """
@@ -55,12 +57,17 @@ class Hunt:
         self, rules: Rules, runners: Iterable[Runner], allowed: Mapping[str, int] | None = None
     ) -> None:
         self.rules = rules
-        self._runners = {one.job: one for one in runners if not one.fixed}
         self._allowed = dict(allowed or {})
+        ranked = sorted((self._key(one), one) for one in runners if not one.fixed)
+        self._runners = {one.job: one for _, one in ranked}
         self._on_node: dict[str, list[str]] = {}
         for one in self._runners.values():
             for name in dict.fromkeys(node for _, node in one.seats):
                 self._on_node.setdefault(name, []).append(one.job)
+
+    def _key(self, one: Runner) -> _Key:
+        since = one.since if one.since is not None else self.rules.now
+        return one.priority, -self.rules.surplus(one), len(one.seats), -since, one.job
 
     def take(self, found: Found) -> None:
         """The victims are as good as gone: for the queues, and for the next hunt."""
@@ -71,7 +78,13 @@ class Hunt:
                 self._allowed[budget] -= 1
 
     def find(
-        self, floor: Floor, needs: Sequence[Need], job: Waiting, allowed: Filter | None = None
+        self,
+        floor: Floor,
+        needs: Sequence[Need],
+        job: Waiting,
+        *,
+        solver: Solver = solve,
+        allowed: Filter | None = None,
     ) -> Found | None:
         """The least harm; None when nothing that may be evicted makes room.
 
@@ -79,77 +92,53 @@ class Hunt:
             floor: the cluster with what was placed in this round; is not changed.
             needs: pods of the waiting job.
             job: whose turn it is.
+            solver: places the pods on a floor.
             allowed: nodes that may be used.
         """
-        names = [name for name in self._on_node if allowed is None or allowed(name)]
-        if floor.names is not None:
-            names = [name for name in names if name in floor.names]
-        causes = {
-            one.job: cause
-            for one in self._candidates(names)
-            if (cause := self.rules.cause(job, one))
-        }
-        if not causes:
-            return None
-        ranked = sorted((self._key(self._runners[name]), name) for name in causes)
-        order = {name: place for place, (_, name) in enumerate(ranked)}
-        by_node = {name: self._sorted(name, order) for name in names}
-        trial = _Trial(self, floor, needs, job, allowed, causes)
-        nodes = sorted(
-            (name for name in names if by_node[name]), key=lambda name: order[by_node[name][0].job]
-        )
+        trial = _Trial(self, floor, needs, job, solver, allowed)
         try:
-            if len(needs) == 1:
-                return self._for_one(trial, nodes, by_node)
-            return self._for_gang(trial, nodes, by_node, order)
+            return self._for_one(trial) if len(needs) == 1 else self._for_gang(trial)
         except Refusal:
             return None
 
-    def _candidates(self, names: Iterable[str]) -> Iterable[Runner]:
-        seen = dict.fromkeys(job for name in names for job in self._on_node[name])
-        return (self._runners[job] for job in seen if job in self._runners)
-
-    def _sorted(self, node: str, order: Mapping[str, int]) -> list[Runner]:
-        """What may be evicted on a node, the least harm first."""
-        jobs = sorted((job for job in self._on_node[node] if job in order), key=order.__getitem__)
-        return [self._runners[job] for job in jobs]
-
-    def _key(self, one: Runner) -> _Key:
-        since = one.since if one.since is not None else self.rules.now
-        return one.priority, -self.rules.surplus(one), len(one.seats), -since, one.job
-
-    def _for_one(
-        self, trial: "_Trial", nodes: Sequence[str], by_node: Mapping[str, list[Runner]]
-    ) -> Found | None:
+    def _for_one(self, trial: "_Trial") -> Found | None:
         best: Found | None = None
-        for name in nodes[:_MOST_NODES]:
-            first = harm_of(by_node[name][:1], self.rules.now)
-            if best is not None and best.harm[:3] <= first[:3]:
-                continue  # even one victim here is no less harm
-            found = trial.on_node(name, by_node[name])
-            if found is not None and (best is None or found.harm < best.harm):
-                best = found
+        tried: set[str] = set()
+        for one in self._eligible(trial):
+            least = harm_of((one,), self.rules.now)
+            if best is not None and best.harm[:3] <= least[:3]:
+                break  # those that follow do no less harm, even one alone
+            for _, name in one.seats:
+                if name in tried or not trial.open(name) or len(tried) == _MOST_NODES:
+                    continue
+                tried.add(name)
+                found = trial.on_node(name, self._of_node(trial, name))
+                if found is not None and (best is None or found.harm < best.harm):
+                    best = found
         return best
 
-    def _for_gang(
-        self,
-        trial: "_Trial",
-        nodes: Sequence[str],
-        by_node: Mapping[str, list[Runner]],
-        order: Mapping[str, int],
-    ) -> Found | None:
+    def _for_gang(self, trial: "_Trial") -> Found | None:
         """Doubles the number of nodes that are emptied until the gang fits."""
+        runners = list(self._eligible(trial))
+        nodes = list(dict.fromkeys(name for one in runners for _, name in one.seats))
+        nodes = [name for name in nodes if trial.open(name)]
         count = 1
-        while True:
-            jobs = dict.fromkeys(one.job for name in nodes[:count] for one in by_node[name])
-            found = trial.without(
-                [self._runners[job] for job in sorted(jobs, key=order.__getitem__)]
-            )
+        while nodes:
+            chosen = set(nodes[:count])
+            gone = [one for one in runners if any(name in chosen for _, name in one.seats)]
+            found = trial.without(gone)
             if found is not None or count >= len(nodes):
                 return found
             count = min(2 * count, len(nodes))
+        return None
 
-    # --- for trials -----------------------------------------------------------------------
+    def _eligible(self, trial: "_Trial") -> Iterator[Runner]:
+        """Whoever may be taken from at present, the least harm first."""
+        return (one for one in self._runners.values() if trial.cause(one) is not None)
+
+    def _of_node(self, trial: "_Trial", name: str) -> list[Runner]:
+        jobs = [job for job in self._on_node[name] if job in self._runners]
+        return [self._runners[job] for job in jobs if trial.cause(self._runners[job]) is not None]
 
     def affordable(self, victims: Sequence[Runner]) -> bool:
         """Whether every disruption budget allows to evict all of these."""
@@ -169,31 +158,41 @@ class _Trial:
         floor: Floor,
         needs: Sequence[Need],
         job: Waiting,
+        solver: Solver,
         allowed: Filter | None,
-        causes: Mapping[str, Cause],
     ) -> None:
         self._hunt, self._floor, self._needs = hunt, floor, needs
-        self._job, self._allowed, self._causes = job, allowed, causes
+        self._job, self._solver, self._allowed = job, solver, allowed
+
+    def open(self, name: str) -> bool:
+        """Whether the job may use a node."""
+        inside = self._floor.names is None or name in self._floor.names
+        return inside and (self._allowed is None or self._allowed(name))
+
+    def cause(self, one: Runner) -> Cause | None:
+        """Why the job may take from a runner while everybody is still there."""
+        return self._hunt.rules.cause(self._job, one)
 
     def on_node(self, name: str, runners: Sequence[Runner]) -> Found | None:
         """Fewest victims for one pod on one node."""
         gone: list[Runner] = []
-        placed = None
         for one in runners:
             if not self._hunt.affordable([*gone, one]):
                 continue
             gone.append(one)
             placed = self._solve(gone, (name,))
             if placed is not None:
-                break
-        return None if placed is None else self._let_off(gone, placed, (name,))
+                return self._let_off(gone, placed, (name,))
+        return None
 
     def without(self, runners: Sequence[Runner]) -> Found | None:
         """A gang, where everybody on some nodes might go."""
         gone: list[Runner] = []
+        rules = self._hunt.rules
         for one in runners:
-            if self._hunt.affordable([*gone, one]):
+            if self._hunt.affordable([*gone, one]) and rules.cause(self._job, one) is not None:
                 gone.append(one)
+                rules = rules.without(one)
         placed = self._solve(gone, None)
         return None if placed is None else self._let_off_beside(gone, placed)
 
@@ -204,29 +203,28 @@ class _Trial:
             return None
         floor = self._floor.fork(names)
         _remove(floor.sketch, gone)
-        found = solve(floor, self._needs, self._allowed)
+        found = self._solver(floor, self._needs, self._allowed)
         return None if isinstance(found, Failed) else found
 
     def _lawful(self, gone: Sequence[Runner]) -> bool:
-        """Whether each may still be taken once those before it are gone.
+        """Whether each may still be taken once those before it are gone, and the queue may then run.
 
         Two that borrow together need not both borrow once one is gone.
         """
-        book = self._hunt.rules.book.copy()
-        rules = Rules(book, self._hunt.rules.now)
+        rules = self._hunt.rules
         for one in gone:
             if rules.cause(self._job, one) is None:
                 return False
-            book.release(one.job)
-        return book.verdict(self._job.queue, self._job.amounts).ok
+            rules = rules.without(one)
+        return rules.book.verdict(self._job.queue, self._job.amounts).ok
 
     def _let_off(
         self, gone: list[Runner], placed: tuple[Placed, ...], names: Iterable[str]
     ) -> Found | None:
         """Lets the most important off first, as long as the pod fits without them going."""
-        for one in reversed(list(gone)):
+        for one in reversed(gone[:-1]):
             fewer = [other for other in gone if other is not one]
-            found = self._solve(fewer, names) if fewer else None
+            found = self._solve(fewer, names)
             if found is not None:
                 gone, placed = fewer, found
         return self._found(gone, placed)
@@ -236,9 +234,9 @@ class _Trial:
         sketch = self._floor.sketch.fork()
         _remove(sketch, gone)
         claims = {one.key: one for need in self._needs for one in (*need.own, *need.shared)}
-        for one in placed:
-            sketch.add_pod(one.pod, one.node)
-            for key, allocation in one.allocations.items():
+        for each in placed:
+            sketch.add_pod(each.pod, each.node)
+            for key, allocation in each.allocations.items():
                 sketch.add_claim(claims[key], allocation)
         needed = [one for one in reversed(gone) if not _fits_again(sketch, one)]
         return self._found(needed[::-1], placed)
@@ -246,7 +244,7 @@ class _Trial:
     def _found(self, gone: Sequence[Runner], placed: tuple[Placed, ...]) -> Found | None:
         if not gone or not self._lawful(gone):
             return None
-        victims = tuple((one, self._causes[one.job]) for one in gone)
+        victims = tuple((one, cause) for one in gone if (cause := self.cause(one)) is not None)
         return Found(placed, victims, harm_of(gone, self._hunt.rules.now))
 
 
@@ -264,10 +262,12 @@ def _fits_again(sketch: Sketch, one: Runner) -> bool:
         cell = sketch.cell(node)
         if cell is None or cell.room.lacks(cell.facts, pod):
             return False
-    if not all(sketch.has_room_for(claim) for claim in one.claims):
+    held = [(claim, claim.status.allocation) for claim in one.claims]
+    if not all(sketch.has_room_for(claim) for claim, _ in held):
         return False
     for pod, node in one.seats:
         sketch.add_pod(pod, node)
-    for claim in one.claims:
-        sketch.add_claim(claim, claim.status.allocation)
+    for claim, allocation in held:
+        if allocation is not None:
+            sketch.add_claim(claim, allocation)
     return True

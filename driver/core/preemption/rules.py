@@ -40,6 +40,10 @@ class Rules:
     book: Book
     now: float
 
+    def without(self, runner: Runner) -> "Rules":
+        """The rules once a runner is gone."""
+        return Rules(self.book.less(runner.queue, runner.amounts), self.now)
+
     def cause(self, job: Waiting, runner: Runner) -> Cause | None:
         """Why the job may take from the runner; None when it may not."""
         if runner.fixed or runner.job == job.job:

@@ -111,6 +111,15 @@ class Book:
         twin.__dict__.update({**self.__dict__, **own})
         return twin
 
+    def less(self, queue: str, amounts: Amounts) -> "Book":
+        """The book as if a queue used so much less. For reading: charges are shared with this one."""
+        twin = Book.__new__(Book)
+        used = dict(self._used)
+        for name in (ROOT, *self._path(queue)):
+            used[name] = used.get(name, NOTHING) - amounts
+        twin.__dict__.update({**self.__dict__, "_used": used})
+        return twin
+
     # --- charges --------------------------------------------------------------------------
 
     def charge(self, job: str, queue: str, amounts: Amounts) -> None:
