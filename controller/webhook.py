@@ -186,6 +186,8 @@ class Webhook:
         try:
             stamp = [(one.st_ino, one.st_mtime_ns) for one in (certificate.stat(), key.stat())]
             if stamp != self._stamp:
+                # A pair that does not fit would leave the context without any.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
                 self._context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise InputError(
