@@ -25,6 +25,7 @@ from gpudra.driver.core.conversion.templates import CARD_SIZES, template_of
 from gpudra.driver.core.conversion.types import Ask, Form
 from tests.support.cluster import CORE, RESOURCE, Cluster, busybox_pod
 from tests.support.conversion import claims, rows
+from tests.support.guides import examples
 from tests.support.helm import CHART, IMAGE, Helm
 
 MODES = ("stock", "managed")
@@ -186,6 +187,59 @@ def test_every_claim_and_every_converted_pod_is_valid(opted_in: OptedIn, namespa
         if row.refused is None:
             pod = convert_pod(row.pod(f"row-{index}"), managed=row.managed).pod
             client.request("POST", f"{CORE}/namespaces/{namespace}/pods?dryRun=All", pod)
+
+
+@pytest.fixture
+def kinds(cluster: Cluster) -> Iterator[None]:
+    """Our kinds of managed mode, and a stand-in for Volcano's Job that takes anything."""
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    there = {one["metadata"]["name"] for one in cluster.client.request("GET", crds)["items"]}
+    wanted = [
+        yaml.safe_load((CHART / "crds" / file).read_text())
+        for file in ("queues.yaml", "podgroups.yaml")
+    ]
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1alpha1", "served": True, "storage": True}
+    job = {
+        "group": "batch.volcano.sh",
+        "scope": "Namespaced",
+        "names": {"kind": "Job", "plural": "jobs"},
+        "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
+    }
+    wanted.append(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "jobs.batch.volcano.sh"},
+            "spec": job,
+        }
+    )
+    new = [one for one in wanted if one["metadata"]["name"] not in there]
+    cluster.kubectl(*APPLY, stdin=yaml.safe_dump_all(wanted))
+    try:
+        for one in wanted:
+            cluster.wait_for(crds, one["metadata"]["name"], established, what="to be served")
+        yield
+    finally:
+        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(new))
+
+
+def established(crd: dict[str, Any]) -> bool:
+    """Whether objects of a kind can be made."""
+    conditions = crd.get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+def test_every_example_of_the_guides_is_valid(
+    cluster: Cluster, namespace: str, kinds: None
+) -> None:
+    """The API server takes what the guides show as the result."""
+    for example in examples():
+        for raw in yaml.safe_load_all(example.after):
+            version, kind = raw["apiVersion"], raw["kind"]
+            base = CORE if version == "v1" else f"/apis/{version}"
+            place = "" if kind == "Queue" else f"/namespaces/{namespace}"
+            cluster.client.request("POST", f"{base}{place}/{kind.lower()}s?dryRun=All", raw)
 
 
 def sleeper(name: str, script: str = "exec sleep infinity", **parts: Any) -> dict[str, Any]:
