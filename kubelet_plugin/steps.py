@@ -133,7 +133,7 @@ class CdiFileStep:
         uuids: dict[str, str] = {}
         for name, part in plan.parts.items():
             if part.kind is not DeviceKind.MIG:
-                edits[name] = self._lib.gpu_edits(part.gpu.key)
+                edits[name] = self._card(part)
                 continue
             instance = self._instance_of(part, plan.steps)
             if self._lib.partitions is not None:
@@ -148,6 +148,13 @@ class CdiFileStep:
             edits |= {name: merge((edits[name], more)) for name, more in mounted.items()}
         check_sources((common, *edits.values()))
         return prepare.document(plan.parts, self._store.driver, edits, common, uuids)
+
+    def _card(self, part: AllocatableDevice) -> ContainerEdits:
+        """Of a card, and for its monitor what shows its instances."""
+        edits = self._lib.gpu_edits(part.gpu.key)
+        if part.kind is not DeviceKind.MONITOR or self._lib.partitions is None or not part.gpu.mig:
+            return edits
+        return merge((edits, self._lib.partitions.monitor_edits(part.gpu.key)))
 
     def _instance_of(self, part: AllocatableDevice, steps: Iterable[Step]) -> MigInstance:
         """The instance that a step has made, or that was there before (static).

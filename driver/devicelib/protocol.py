@@ -141,6 +141,10 @@ class PartitionLib(Protocol):
         """What a container needs for this instance, the parent card's nodes included."""
         ...
 
+    def monitor_edits(self, gpu: str) -> ContainerEdits:
+        """What a container that watches the card needs to see its instances, beside ``gpu_edits``."""
+        ...
+
 
 class TuningLib(Protocol):
     """Settings that sharing needs."""

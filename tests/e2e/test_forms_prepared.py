@@ -5,6 +5,7 @@ What counts is what each container sees, and that the fake library's state is in
 was before the first pod.
 """
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ DRIVER = "prepared.test.gpudra.io"
 CLASS = f"any.{DRIVER}"
 NODE = "node-1"
 CARDS = 8
+METADATA = "/var/run/kubernetes.io/dra-device-attributes"
 MERGE_PATCH = "application/merge-patch+json"
 RBAC = "rbac.authorization.k8s.io"
 
@@ -164,6 +166,7 @@ def test_every_form_at_once_on_one_node(agent: NvmlAgent, desk: Desk) -> None:
     check_parts(agent, desk)
     check_share(desk)
     check_cards(desk)
+    check_metadata(desk)
     desk.give_back(*NAMES)
     assert agent.machine.dump() == before
 
@@ -195,6 +198,21 @@ def check_parts(agent: NvmlAgent, desk: Desk) -> None:
         assert data["uuid"] == variable(desk, name)
 
 
+def check_metadata(desk: Desk) -> None:
+    """Each container finds the file about its device (KEP-5304), and cannot change it."""
+    forms = {"one": "mig", "three": "mig"}
+    for name in NAMES:
+        path = f"{METADATA}/resourceclaims/{name}/r/{DRIVER}-metadata.json"
+        text = "\n".join(desk.inside(name, f"cat {path}; echo >> {path} || true"))
+        newest, _ = json.JSONDecoder().raw_decode(text)
+        assert newest["apiVersion"] == "metadata.resource.k8s.io/v1beta1"
+        (device,) = newest["requests"][0]["devices"]
+        assert device["name"] == desk.result(name)["device"]
+        told = device["attributes"]
+        form = {"string": forms.get(name, {"whole": "gpu"}.get(name, name))}
+        assert (told["type"], told["uuid"]) == (form, {"string": variable(desk, name)})
+
+
 def check_share(desk: Desk) -> None:
     """The limits are in the environment, library and preload file mounted, the cache writable."""
     env = set(desk.inside("share", "env"))
@@ -213,7 +231,12 @@ def check_share(desk: Desk) -> None:
 def check_cards(desk: Desk) -> None:
     """Whole, share and monitor see one card; no two claims but the monitor have the same."""
     seen = {name: nodes(desk, name) for name in ("share", "whole", "monitor")}
-    assert all(len(found) == 1 for found in seen.values())
+    assert {name: len(found) for name, found in seen.items()} == {
+        "share": 1,
+        "whole": 1,
+        "monitor": 2,
+    }
+    assert "nvidia-caps/nvidia-cap2" in seen["monitor"]
     assert seen["share"] != seen["whole"]
     cards = {name: "-".join(desk.result(name)["device"].split("-")[:3]) for name in NAMES[:4]}
     assert cards["whole"] not in {cards[name] for name in ("one", "three", "share")}

@@ -236,13 +236,20 @@ def _write_pci(gpu: Gpu, tree: Path, devices: Path) -> None:
 
 def _write_capabilities(minor: int, root: Path) -> None:
     """The driver makes these as instances come; having all of them from the start does no harm."""
+    for what, cap in (("config", 1), ("monitor", 2)):
+        _write_capability(root, f"mig/{what}", cap)
     for number, gi in enumerate(_GI_IDS):
-        base = root / f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{gi}"
         cap = 3 + (minor * len(_GI_IDS) + number) * 2
-        for path, value in ((base / "access", cap), (base / "ci0/access", cap + 1)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"DeviceFileMinor: {value}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
-            _touch(root / f"dev/nvidia-caps/nvidia-cap{value}")
+        base = f"gpu{minor}/mig/gi{gi}"
+        _write_capability(root, f"{base}/access", cap)
+        _write_capability(root, f"{base}/ci0/access", cap + 1)
+
+
+def _write_capability(root: Path, name: str, minor: int) -> None:
+    path = root / "proc/driver/nvidia/capabilities" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+    _touch(root / f"dev/nvidia-caps/nvidia-cap{minor}")
 
 
 def _link_to_itself(root: Path) -> None:

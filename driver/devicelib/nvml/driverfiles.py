@@ -16,6 +16,7 @@ from gpudra.driver.core.inventory import MigInstance
 # Needed by every container with a card; nvidia-modeset only where it exists.
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
+_MONITOR = "mig/monitor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,18 @@ class DriverFiles:
             for path in capabilities
         ]
         return ContainerEdits(device_nodes=tuple(nodes))
+
+    def mig_monitor(self) -> ContainerEdits:
+        """The node that lets a program see the instances of all cards; nothing where there is none.
+
+        Its sibling ``mig/config`` lets a program make and destroy instances: nobody gets that.
+        """
+        if not (self.host_root / _CAPABILITIES / _MONITOR).exists():
+            return ContainerEdits()
+        name = f"nvidia-caps/nvidia-cap{self._capability_minor(_MONITOR)}"
+        if not self._seen(name).exists():
+            return ContainerEdits()
+        return ContainerEdits(device_nodes=(self._node(name),))
 
     def _capability_minor(self, path: str) -> int:
         file = self.host_root / _CAPABILITIES / path

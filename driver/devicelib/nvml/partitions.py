@@ -100,6 +100,10 @@ class NvmlPartitions:
             minor = pynvml.nvmlDeviceGetMinorNumber(handle)
         return self._files.mig(minor, instance)
 
+    def monitor_edits(self, gpu: str) -> ContainerEdits:  # noqa: ARG002 - one node is for all cards
+        """The capability node for looking at instances; nothing on hosts without."""
+        return self._files.mig_monitor()
+
     def _size(self, handle: Any, profile_id: int, start: int) -> int:
         """Memory slices of this profile's placement at ``start``."""
         room = (pynvml.c_nvmlGpuInstancePlacement_t * 64)()

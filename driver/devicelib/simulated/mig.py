@@ -97,6 +97,14 @@ class SimulatedPartitions:
             f"nvidia-caps/nvidia-cap{first}",
             f"nvidia-caps/nvidia-cap{first + 1}",
         )
+        return self._edits(*names)
+
+    def monitor_edits(self, gpu: str) -> ContainerEdits:
+        """The capability node for looking at instances."""
+        self._state.card(gpu)
+        return self._edits("nvidia-caps/nvidia-cap2")
+
+    def _edits(self, *names: str) -> ContainerEdits:
         return ContainerEdits(
             device_nodes=tuple(
                 DeviceNode(path=f"/dev/{name}", host_path=str(self._nodes.make(name)))

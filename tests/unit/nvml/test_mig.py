@@ -104,6 +104,18 @@ def test_capability_nodes_of_an_instance_are_handed_out(start: Start) -> None:
     ]
 
 
+def test_who_watches_sees_instances_and_cannot_make_any(start: Start) -> None:
+    """The monitor's capability node, which one host has for all cards; never the one of config."""
+    lib, machine = start("dgx-h100-8x80")
+    gpu = lib.discover().gpus[1].key
+    (node,) = lib.partitions.monitor_edits(gpu).device_nodes
+    assert node.path == "/dev/nvidia-caps/nvidia-cap2"
+    (machine.root / "dev/nvidia-caps/nvidia-cap2").unlink()
+    assert lib.partitions.monitor_edits(gpu).device_nodes == ()
+    (machine.root / "proc/driver/nvidia/capabilities/mig/monitor").unlink()
+    assert lib.partitions.monitor_edits(gpu).device_nodes == ()
+
+
 # The memory of GB200's profiles is known from one listing for each of two SKUs, rounded.
 NAMED_BY_RULE = [
     name for name, one in board_catalog().items() if one.mig and not name.startswith("gb200")

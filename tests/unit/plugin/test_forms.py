@@ -125,7 +125,7 @@ async def test_a_whole_card_leaves_mig_mode_and_gets_it_back(node: FormsNode) ->
 
 
 async def test_a_monitor_sees_the_card_and_holds_nothing(node: FormsNode) -> None:
-    """The card's own node, beside whoever has it; without admin access it is refused."""
+    """The card's own node, beside whoever has it, and the one that shows instances."""
     plugin = await node.start()
     watched = {"device": node.device(0, "monitor")}
     refs = [
@@ -137,7 +137,10 @@ async def test_a_monitor_sees_the_card_and_holds_nothing(node: FormsNode) -> Non
     assert owner.ok, owner.error
     assert monitor.ok, monitor.error
     assert "without admin access" in other.error
-    assert edits(node, 1)[0]["deviceNodes"] == edits(node, 2)[0]["deviceNodes"]
+    (card,), seen = edits(node, 1)[0]["deviceNodes"], edits(node, 2)[0]["deviceNodes"]
+    assert seen[0] == card
+    # What shows the instances of all cards; not nvidia-cap1, which makes and destroys them.
+    assert [one["path"] for one in seen[1:]] == ["/dev/nvidia-caps/nvidia-cap2"]
 
 
 async def test_shares_of_one_card_have_one_backend_and_fit(node: FormsNode, tmp_path: Path) -> None:
