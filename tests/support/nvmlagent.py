@@ -79,7 +79,7 @@ def nvml_agent(
     machine = FakeMachine(hardware, folder / "machine", node_name=node)
     _make_nodes(machine.root / "dev")
     class_path = f"{RESOURCE}/deviceclasses/{driver}"
-    cluster.client.apply(class_path, _device_class(driver))
+    cluster.client.apply(class_path, device_class(driver))
     log = folder / "agent.log"
     with log.open("ab") as out:
         process = subprocess.Popen(
@@ -95,11 +95,16 @@ def nvml_agent(
     finally:
         process.terminate()
         process.wait(timeout=60)
-        selector = f"fieldSelector=spec.driver%3D{driver}"
-        for item in cluster.client.request("GET", f"{SLICES}?{selector}")["items"]:
-            cluster.client.request("DELETE", f"{SLICES}/{item['metadata']['name']}")
+        drop_slices(cluster, driver)
         cluster.client.request("DELETE", class_path)
         shutil.rmtree(folder)
+
+
+def drop_slices(cluster: Cluster, driver: str) -> None:
+    """Takes away what a driver that is no more has published."""
+    selector = f"fieldSelector=spec.driver%3D{driver}"
+    for item in cluster.client.request("GET", f"{SLICES}?{selector}")["items"]:
+        cluster.client.request("DELETE", f"{SLICES}/{item['metadata']['name']}")
 
 
 def _command(
@@ -135,19 +140,14 @@ def _make_nodes(folder: Path) -> None:
         os.mknod(path, stat.S_IFCHR | 0o666, null)
 
 
-def _device_class(driver: str) -> Object:
+def device_class(driver: str, *, whole: bool = True) -> Object:
+    """A DeviceClass of the driver's name: its whole cards, or whatever it publishes."""
+    expression = f'device.driver == "{driver}"'
+    if whole:
+        expression += f' && device.attributes["{driver}"].type == "gpu"'
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
         "metadata": {"name": driver},
-        "spec": {
-            "selectors": [
-                {
-                    "cel": {
-                        "expression": f'device.driver == "{driver}" && '
-                        f'device.attributes["{driver}"].type == "gpu"'
-                    }
-                }
-            ]
-        },
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
     }
