@@ -247,6 +247,21 @@ def test_the_agent_understands_its_arguments(helm: Helm, values: tuple[str, ...]
     assert str(parsed.host_root) in {"/", *mounts}
 
 
+def test_the_webhook_is_served_where_the_service_leads(helm: Helm) -> None:
+    """Flags, port and certificate of the Deployment are those of the program and of the Service."""
+    found = helm.template("--set", "webhook.enabled=true,webhook.port=9999")
+    one = container(found, "Deployment", CONTROLLER)
+    parsed = controller_options.parse(one["args"], {"GPUDRA_NAMESPACE": NAMESPACE})
+    (mount,) = one["volumeMounts"]
+    (port,) = find(found, "Service", "gpudra-webhook")["spec"]["ports"]
+
+    assert parsed.webhook is not None
+    assert {"name": port["targetPort"], "containerPort": parsed.webhook.port} in one["ports"]
+    assert {str(parsed.webhook.certificate.parent), str(parsed.webhook.key.parent)} == {
+        mount["mountPath"]
+    }
+
+
 def test_the_controller_runs_without_rights_on_the_node(objects: list[dict[str, Any]]) -> None:
     """No root, no privileges, no writable root file system, no host folders."""
     pod = find(objects, "Deployment", CONTROLLER)["spec"]["template"]["spec"]

@@ -72,7 +72,10 @@ def test_an_update_leaves_slices_and_prepared_claims_alone(installed: Installati
     before = installed.versions()
     agent = cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")
 
-    installed.upgrade(log={"level": "debug"}, adminAccessPolicy={"guardLabel": True})
+    webhook = {"enabled": True, "host": installed.node_address(), "port": installed.free_port()}
+    installed.upgrade(
+        log={"level": "debug"}, adminAccessPolicy={"guardLabel": True}, webhook=webhook
+    )
 
     assert cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name") != agent
     assert installed.versions() == before
@@ -85,6 +88,41 @@ def test_an_update_leaves_slices_and_prepared_claims_alone(installed: Installati
         what="the claim to be gone",
     )
     assert list(Path(cluster.state.nodes[0].cdi_dir).iterdir()) == []
+
+
+def claim(parameters: dict[str, Any]) -> str:
+    """A claim that brings parameters for our driver."""
+    opaque = {"driver": "gpu.gpudra.io", "parameters": parameters}
+    requests = [{"name": "r", "exactly": {"deviceClassName": "share.gpudra.io"}}]
+    document = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "configured"},
+        "spec": {"devices": {"requests": requests, "config": [{"opaque": opaque}]}},
+    }
+    return yaml.safe_dump(document)
+
+
+def test_the_webhook_reads_parameters_when_a_claim_is_made(installed: Installation) -> None:
+    """With the certificate that helm made: a mistake is refused by its field, what is right is not."""
+    head = {"apiVersion": "gpudra.io/v1alpha1", "kind": "ShareConfig"}
+    right = claim({**head, "sharing": {"isolation": "none"}})
+    wrong = claim({**head, "sharing": {"isolation": "magic"}})
+    installed.cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=right)
+
+    refusal = installed.refused("create", "--dry-run=server", "-f", "-", stdin=wrong)
+
+    assert 'admission webhook "config.gpu.gpudra.io" denied the request' in refusal
+    assert "spec.devices.config[0].opaque.parameters.sharing.isolation" in refusal
+
+
+def test_an_update_keeps_the_certificate(installed: Installation) -> None:
+    """Helm takes it from the cluster: a new one would reach pods and server at different times."""
+    path = "{.webhooks[0].clientConfig.caBundle}"
+    trusted = installed.cluster.kubectl(
+        *("get", "validatingwebhookconfiguration", "gpudra-webhook", "-o", f"jsonpath={path}")
+    )
+    assert f"caBundle: {trusted}" in installed.release.preview()
 
 
 @pytest.mark.parametrize(

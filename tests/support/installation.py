@@ -3,6 +3,7 @@
 
 import contextlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import yaml
 
 from gpudra.controller.ctl.local.chart import Release
 from gpudra.controller.ctl.local.layout import layout_for
-from tests.support.cluster import RESOURCE, Cluster, gpudra_local
+from tests.support.cluster import CORE, RESOURCE, Cluster, gpudra_local
 from tools.demo.world import ROOT
 
 SLICES = f"{RESOURCE}/resourceslices"
@@ -37,6 +38,21 @@ class Installation:
         """The same values but for some, until all pods are ready."""
         values = yaml.safe_load((self.cluster.layout.config_dir / "values.yaml").read_text())
         self.release.install({**values, **changes})
+
+    def node_address(self) -> str:
+        """Where pods of the node's network are reached."""
+        node = self.cluster.get(f"{CORE}/nodes", "node-1")
+        return next(
+            str(one["address"])
+            for one in node["status"]["addresses"]
+            if one["type"] == "InternalIP"
+        )
+
+    def free_port(self) -> int:
+        """A port on which nobody listens there."""
+        with socket.socket() as probe:
+            probe.bind((self.node_address(), 0))
+            return int(probe.getsockname()[1])
 
     def versions(self) -> dict[str, str]:
         """Uid and resourceVersion of every slice, by name."""

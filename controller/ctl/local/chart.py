@@ -116,6 +116,22 @@ class Release:
                 hint=f"look at the pods in namespace {NAMESPACE}, then run the command again",
             )
 
+    def preview(self) -> str:
+        """What an update with the values of last time would send, which reads the cluster.
+
+        Raises:
+            ChartError: with helm's words.
+        """
+        file = self.layout.config_dir / "values.yaml"
+        done = self._helm(
+            *("upgrade", RELEASE, str(chart_dir()), "--values", str(file), "--dry-run=server")
+        )
+        if done.returncode != 0:
+            raise ChartError(
+                f"helm failed: {done.stderr.strip()[-1500:]}", obj=f"release {RELEASE}"
+            )
+        return done.stdout
+
     def uninstall(self) -> None:
         """Remove it, unless there is none.
 

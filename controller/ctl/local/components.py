@@ -99,6 +99,8 @@ class ControlPlane:
             f"--advertise-address={LOOPBACK}",
             # A loopback address cannot be an endpoint of the Service `kubernetes`.
             "--endpoint-reconciler-type=none",
+            # Webhooks are called at their pods, as nothing here makes Service addresses work.
+            "--enable-aggregator-routing=true",
             f"--service-cluster-ip-range={SERVICE_SUBNET}",
             f"--client-ca-file={pki.ca.cert}",
             f"--tls-cert-file={serving.cert}",
