@@ -37,7 +37,8 @@ class ServingService:
         self._checks = checks
         self._services = services
         self._clock = clock
-        self._closed = asyncio.Event()
+        self._closed = False
+        self._watches: set[asyncio.Event] = set()
 
     def serving(self) -> bool:
         """Whether every check is fine."""
@@ -66,24 +67,28 @@ class ServingService:
     ) -> AsyncIterator[pb.HealthCheckResponse]:
         """Watch: at once and on every change, until closed."""
         told: _Status | None = None
-        while not self._closed.is_set():
-            status = self.status(request.service) or _Status.SERVICE_UNKNOWN
-            if status != told:
-                told = status
-                yield pb.HealthCheckResponse(status=status)
-            over = asyncio.Event()
-            timer = self._clock.call_later(LOOK_SECONDS, over.set)
-            closed = asyncio.ensure_future(self._closed.wait())
-            closed.add_done_callback(lambda _, over=over: over.set())
-            try:
-                await over.wait()
-            finally:
-                timer.cancel()
-                closed.cancel()
+        over = asyncio.Event()
+        self._watches.add(over)
+        try:
+            while not self._closed:
+                over.clear()
+                status = self.status(request.service) or _Status.SERVICE_UNKNOWN
+                if status != told:
+                    told = status
+                    yield pb.HealthCheckResponse(status=status)
+                timer = self._clock.call_later(LOOK_SECONDS, over.set)
+                try:
+                    await over.wait()
+                finally:
+                    timer.cancel()
+        finally:
+            self._watches.discard(over)
 
     def close(self) -> None:
         """Ends all watches: the server could not stop while one is open."""
-        self._closed.set()
+        self._closed = True
+        for watch in self._watches:
+            watch.set()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For the server."""

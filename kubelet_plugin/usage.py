@@ -214,7 +214,8 @@ class UsageCollector:
             return None
         over = asyncio.Event()
         work = self._hanging[card] = self._in_thread(self._read_card, card)
-        work.add_done_callback(lambda done: (_looked_at(done), over.set()))
+        work.add_done_callback(_looked_at)
+        work.add_done_callback(lambda _: over.set())
         timer = self._clock.call_later(self._card_seconds, over.set)
         try:
             await over.wait()

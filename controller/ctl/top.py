@@ -132,8 +132,9 @@ async def _look(client: "KubeClient", args: argparse.Namespace) -> tuple[Reading
     Raises:
         ApiError: no agent can be read at all.
     """
+    problems: list[str] = []
     if args.agent:
-        agents, problems = agentmetrics.direct_agents(args.agent), []
+        agents = agentmetrics.direct_agents(args.agent)
     else:
         agents, problems = await agentmetrics.read_agents(client, args.agent_namespace)
         problems += await _without_agent(client, {agent.node for agent in agents})
