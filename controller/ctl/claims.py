@@ -2,14 +2,21 @@
 """``gpudra claims``: ResourceClaims, what they were given and who uses it."""
 
 import argparse
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from gpudra.api.resource_v1 import DeviceRequest, DeviceRequestAllocationResult, ResourceClaim
-from gpudra.controller.ctl import cluster, printers
+from gpudra.controller.ctl import cluster, printers, watching
 
 _HEADERS = ("NAMESPACE", "NAME", "STATE", "REQUESTS", "DEVICES", "USED BY", "AGE")
+_COLOURS = {
+    "Pending": printers.YELLOW,
+    "Allocated": printers.GREEN,
+    "InUse": printers.GREEN,
+    "Deleting": printers.DIM,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,30 +24,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster.add_cluster_arguments(parser)
     cluster.add_namespace_arguments(parser)
     parser.add_argument("--node", metavar="NAME", help="only claims with a device of this node")
+    watching.add_watch_argument(parser)
     printers.add_output_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """See gpudra.controller.ctl.main."""
+    if args.watch:
+        from gpudra.driver.kube.resources import RESOURCE_CLAIMS
+
+        source = watching.Source(RESOURCE_CLAIMS, namespace=args.namespace)
+        watching.follow(args, (source,), lambda found: _show(args, found[0]))
+        return 0
 
     async def question(client: Any) -> list[dict[str, Any]]:
         return await cluster.list_claims(client, args.namespace)
 
+    _show(args, cluster.ask(args, question))
+    return 0
+
+
+def _show(args: argparse.Namespace, objects: Sequence[dict[str, Any]]) -> None:
     found = sorted(
-        ((ResourceClaim.from_dict(raw), raw) for raw in cluster.ask(args, question)),
-        key=lambda pair: pair[0].key,
+        ((ResourceClaim.from_dict(raw), raw) for raw in objects), key=lambda pair: pair[0].key
     )
     chosen = [
         (claim, raw) for claim, raw in found if args.node is None or on_node(claim, args.node)
     ]
     if args.output != printers.TABLE:
         printers.print_objects([raw for _, raw in chosen], args.output)
-        return 0
+        return
     now = datetime.now(UTC)
+    colour = printers.use_colour(sys.stdout)
+    rows = [claim_row(claim, now) for claim, _ in chosen]
     printers.print_table(
-        _HEADERS, [claim_row(claim, now) for claim, _ in chosen], nothing="no claims found"
+        _HEADERS,
+        [
+            (*row[:2], printers.painted(str(row[2]), _COLOURS[str(row[2])], on=colour), *row[3:])
+            for row in rows
+        ],
+        nothing="no claims found",
     )
-    return 0
 
 
 def on_node(claim: ResourceClaim, node: str) -> bool:

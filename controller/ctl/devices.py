@@ -8,13 +8,14 @@ with ``--local``, or where ``GPUDRA_NVML_LIBRARY`` names a library, this machine
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpudra.api.names import split_qualified_name
 from gpudra.api.resource_v1 import Device, DeviceTaintRule, ResourceClaim, ResourceSlice
-from gpudra.controller.ctl import cluster, printers
+from gpudra.controller.ctl import cards, cluster, printers, watching
 
 if TYPE_CHECKING:
     from gpudra.driver.core.inventory import Inventory
@@ -88,6 +89,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cluster; implied where GPUDRA_NVML_LIBRARY is set and no cluster is named",
     )
     parser.add_argument(
+        "--free", action="store_true", help="only what has room for one more claim, and how much"
+    )
+    parser.add_argument(
+        "--forms",
+        action="store_true",
+        help="a line for each form of a card (whole, MIG, share, monitor) instead of one a card; "
+        "so does -o wide",
+    )
+    watching.add_watch_argument(parser)
+    parser.add_argument(
         "--topology",
         action="store_true",
         help="also print how the cards of a node reach each other, as nvidia-smi topo -m does",
@@ -97,24 +108,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """See gpudra.controller.ctl.main."""
-    inventory = None
-    claims: list[ResourceClaim] = []
     if args.hardware or _is_local(args):
         inventory = _inventory(args)
-        slices = _published(inventory, args)
+        _show(args, _published(inventory, args), [], inventory)
+    elif args.watch:
+        watching.follow(args, _sources(args), lambda found: _show(args, *_decoded(found)))
     else:
-        slices, claims = _from_cluster(args)
+        _show(args, *_decoded(cluster.ask(args, lambda client: _ask(client, args))))
+    return 0
+
+
+def _show(
+    args: argparse.Namespace,
+    slices: Sequence[ResourceSlice],
+    claims: Sequence[ResourceClaim],
+    inventory: "Inventory | None" = None,
+) -> None:
+    chosen = [one for one in slices if args.node in (None, one.spec.pool.name)]
+    found = cards.cards_of(_newest(chosen, args.driver), claims, args.driver)
+    if args.free:
+        found = [one for one in found if one.view.room]
+    every_form = args.forms or args.output != printers.TABLE
     views = [
         view for view in device_views(slices, claims, args.driver) if args.node in (None, view.pool)
-    ]
+    ] if every_form else []  # fmt: skip
+    if args.free:
+        free = {(one.pool, name) for one in found for name in one.free_devices}
+        views = [view for view in views if (view.pool, view.name) in free]
     if args.output in (printers.JSON, printers.YAML):
-        printers.print_data({"items": [view_as_data(view) for view in views]}, args.output)
-        return 0
-    headers, rows = _table(views, wide=args.output == WIDE)
-    printers.print_table(headers, rows, nothing=f"no devices of {args.driver} found")
+        data = {
+            "items": [view_as_data(view) for view in views],
+            "cards": [one.as_data() for one in found],
+        }
+        printers.print_data(data, args.output)
+        return
+    if every_form:
+        headers, rows = _table(views, wide=args.output == WIDE)
+    else:
+        headers, rows = cards.table(found, free=args.free, look=printers.Look.of(sys.stdout))
+    nothing = "nothing of {} is free" if args.free and slices else "no devices of {} found"
+    printers.print_table(headers, rows, nothing=nothing.format(args.driver))
     if args.topology or (_is_local(args) and rows):
         _print_topology(args, inventory, slices)
-    return 0
 
 
 def _print_topology(
@@ -246,19 +281,31 @@ def _memory(device: Device | None) -> str:
     return f"{found.value.value / _GIB:.1f}Gi" if found else ""
 
 
-def _from_cluster(
-    args: argparse.Namespace,
+async def _ask(client: Any, args: argparse.Namespace) -> tuple[list[dict[str, Any]], ...]:
+    return (
+        await cluster.list_slices(client, args.driver),
+        await cluster.list_claims(client),
+        await cluster.list_taint_rules(client),
+    )
+
+
+def _sources(args: argparse.Namespace) -> tuple[watching.Source, ...]:
+    """What the answer is made of, for ``--watch``."""
+    from gpudra.driver.kube.resources import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
+
+    return (
+        watching.Source(RESOURCE_SLICES, field_selector=f"spec.driver={args.driver}"),
+        watching.Source(RESOURCE_CLAIMS),
+        watching.Source(DEVICE_TAINT_RULES, optional=True),
+    )
+
+
+def _decoded(
+    found: Sequence[list[dict[str, Any]]],
 ) -> tuple[list[ResourceSlice], list[ResourceClaim]]:
     from gpudra.controller.ctl.cordon import with_rules
 
-    async def question(client: Any) -> tuple[list[dict[str, Any]], ...]:
-        return (
-            await cluster.list_slices(client, args.driver),
-            await cluster.list_claims(client),
-            await cluster.list_taint_rules(client),
-        )
-
-    slices, claims, rules = cluster.ask(args, question)
+    slices, claims, rules = found
     return (
         with_rules(
             [ResourceSlice.from_dict(raw) for raw in slices],

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 TABLE = "table"
 JSON = "json"
@@ -37,6 +37,33 @@ def use_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
 def painted(text: str, colour: str, *, on: bool) -> str:
     """The text in a colour, if colours are on."""
     return f"\x1b[{colour}m{text}\x1b[0m" if on and text else text
+
+
+class Look(NamedTuple):
+    """What a stream can show.
+
+    Attributes:
+        colour: it is a terminal and nobody said no.
+        blocks: it takes block characters; else bars are drawn with ``#``.
+    """
+
+    colour: bool = False
+    blocks: bool = True
+
+    @classmethod
+    def of(cls, stream: TextIO) -> "Look":
+        """Of this stream."""
+        name = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
+        return cls(use_colour(stream), name.startswith("utf"))
+
+
+def bar(part: float, look: Look, width: int = 10) -> str:
+    """A bar that is filled by a part from 0 to 1; a part above zero shows at least one cell."""
+    part = min(1.0, max(0.0, part))
+    filled = max(1, round(part * width)) if part > 0 else 0
+    full, empty = ("\u2588", "\u2591") if look.blocks else ("#", ".")
+    colour = RED if part > 0.9 else YELLOW if part > 0.5 else GREEN
+    return painted(full * filled, colour, on=look.colour) + empty * (width - filled)
 
 
 def width_of(text: str) -> int:

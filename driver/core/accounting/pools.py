@@ -108,6 +108,39 @@ class Account:
             self.uses.setdefault(name, Use()).add(use)
 
 
+@dataclass(frozen=True, slots=True)
+class CardView:
+    """One card as a person wants to see it.
+
+    Attributes:
+        name: of the whole card, or what its devices have in common.
+        model: product name.
+        memory: in bytes.
+        held: bytes of it that claims have.
+        compute: part of the card that claims have; shares without a reservation count nothing.
+        state: what it is used as.
+        tainted: whether every form of it is kept from new claims.
+        room: bytes of the largest device of each form that could be given out now.
+        devices: names of its forms, monitors left out.
+    """
+
+    name: str
+    model: str
+    memory: int
+    held: int
+    compute: float
+    state: GpuState
+    tainted: bool
+    room: Mapping[str, int]
+    devices: tuple[str, ...]
+
+
+def card_views(slices: Iterable[SliceFact], holds: Iterable[Hold]) -> tuple[CardView, ...]:
+    """The cards of one pool in the order in which they are published; see `count_pool`."""
+    _, cards = _cards(slices, holds)
+    return tuple(card.view(name) for name, card in cards.items())
+
+
 def count_pool(slices: Iterable[SliceFact], holds: Iterable[Hold]) -> Account:
     """The figures of one pool.
 
@@ -116,26 +149,33 @@ def count_pool(slices: Iterable[SliceFact], holds: Iterable[Hold]) -> Account:
         holds: devices that claims have in it. Those of devices that are not published count for
             nothing, since nobody knows what they are.
     """
-    known = list(slices)
+    current, cards = _cards(slices, holds)
+    account = Account()
+    if current:
+        account.pools[all(one.count == len(current) for one in current)] += 1
+    for card in cards.values():
+        card.count(account)
+    for model in {model for model, _ in account.gpus}:
+        account.free_gpus.setdefault(model, 0)
+    return account
+
+
+def _cards(
+    slices: Iterable[SliceFact], holds: Iterable[Hold]
+) -> tuple[list[SliceFact], dict[str, "_Card"]]:
+    """The slices that count, and the cards by key."""
+    known = sorted(slices, key=lambda one: one.name)
     newest = max((one.generation for one in known), default=0)
     current = [one for one in known if one.generation == newest]
-    account = Account()
-    if not current:
-        return account
-    account.pools[all(one.count == len(current) for one in current)] += 1
     totals = {name: counters for one in current for name, counters in one.totals.items()}
     held: dict[str, list[Hold]] = defaultdict(list)
     for hold in holds:
         held[hold.device].append(hold)
-    cards: dict[str, list[DeviceFact]] = defaultdict(list)
+    devices: dict[str, list[DeviceFact]] = defaultdict(list)
     for one in current:
         for device in one.devices:
-            cards[device.card].append(device)
-    for name, devices in cards.items():
-        _Card(devices, totals.get(name), held).count(account)
-    for model in {model for model, _ in account.gpus}:
-        account.free_gpus.setdefault(model, 0)
-    return account
+            devices[device.card].append(device)
+    return current, {name: _Card(found, totals.get(name), held) for name, found in devices.items()}
 
 
 class _Card:
@@ -180,6 +220,29 @@ class _Card:
         account.gpus[self.model, self._state()] += 1
         used = self._count_uses(account)
         self._count_memory(account, used, available)
+
+    def view(self, key: str) -> CardView:
+        """The card for people."""
+        uses = [
+            self._taken(one.shape, hold)
+            for one in self.devices
+            for hold in self.held.get(one.name, ())
+        ]
+        room: dict[str, int] = {}
+        for one in self.devices:
+            if not one.tainted and (size := self._room(one)) > 0:
+                room[one.shape.form] = max(size, room.get(one.shape.form, 0))
+        return CardView(
+            name=self.whole.name if self.whole else key,
+            model=self.model,
+            memory=self.memory,
+            held=min(self.memory, sum(memory for memory, _ in uses)),
+            compute=min(1.0, sum(compute for _, compute in uses)),
+            state=self._state(),
+            tainted=self.tainted,
+            room=room,
+            devices=tuple(one.name for one in self.devices),
+        )
 
     def _room(self, device: DeviceFact) -> int:
         """Bytes of the device that could be given out now; a card without memory counts as one."""

@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import yaml
 
 from gpudra.controller.ctl.slices import slices_of_hardware
 from gpudra.driver.kube.fakeserver import FakeApiServer
-from gpudra.driver.kube.resources import Obj
+from gpudra.driver.kube.resources import RESOURCE_CLAIMS, Obj
 
 DRIVER = "gpu.gpudra.io"
 
@@ -32,6 +33,7 @@ class Shell:
     """Runs the command with a kubeconfig."""
 
     kubeconfig: str
+    server: FakeApiServer | None = None
 
     async def gpudra(self, *words: str) -> Result:
         """``gpudra WORDS --kubeconfig …``."""
@@ -74,7 +76,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     objects = [one.to_dict() for one in slices]
     objects += [claim("mine", "team-a", held), {**claim("waits", "team-b", held), "status": {}}]
     async with FakeApiServer(objects=objects) as server:
-        yield Shell(server.kubeconfig(tmp_path / "kubeconfig"))
+        yield Shell(server.kubeconfig(tmp_path / "kubeconfig"), server)
 
 
 async def test_devices_show_every_gpu_and_its_holder(shell: Shell) -> None:
@@ -84,6 +86,43 @@ async def test_devices_show_every_gpu_and_its_holder(shell: Shell) -> None:
     assert (done.code, done.err) == (0, "")
     assert len(lines) == 1 + 8
     assert [line for line in lines if "team-a/mine (trainer)" in line] == [lines[1]]
+
+
+async def test_free_devices_are_those_that_nobody_holds(shell: Shell) -> None:
+    """Seven cards of eight, by card and by form."""
+    assert len((await shell.gpudra("devices", "--free")).out.splitlines()) == 1 + 7
+    forms = await shell.gpudra("devices", "--free", "--forms")
+    assert len(forms.out.splitlines()) == 1 + 7
+    assert "team-a/mine" not in forms.out
+
+
+@pytest.mark.parametrize("command", ["claims", "devices"])
+async def test_watch_prints_again_on_a_change(shell: Shell, command: str) -> None:
+    """The first answer, then another one once a claim is gone; ends with its reader."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "gpudra.controller.ctl.main", command, "--watch", "--kubeconfig", shell.kubeconfig),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    seen = b""
+    async with asyncio.timeout(60):
+        while b"mine" not in seen:
+            seen += await process.stdout.read(4096)
+        assert shell.server is not None
+        shell.server.objects.delete(RESOURCE_CLAIMS, "mine", "team-a")
+        seen = b""
+        while seen.count(b"\n") < 2 or b"mine" in seen.split(b"\n\n")[-1]:
+            seen += await process.stdout.read(4096)
+    process.send_signal(signal.SIGINT)
+    assert await process.wait() == 130
+    await drained(process.stdout)
+
+
+async def drained(stream: asyncio.StreamReader) -> None:
+    """Reads the rest, so that the transport is closed."""
+    while await stream.read(4096):
+        pass
 
 
 async def test_devices_of_one_node_for_programs(shell: Shell) -> None:
