@@ -23,7 +23,7 @@ setup: $(STAMP) ## Make the virtual environment with everything that is needed
 
 .PHONY: demo
 demo: setup ## The main job on a real Kubernetes on this machine: claim a GPU, see it in a container
-	@$(BIN)/python -m tools.demo
+	@$(BIN)/python -m tools.demo $(ARGS)
 
 .PHONY: test
 test: setup ## Unit, table and integration tests, then end to end on the local cluster
