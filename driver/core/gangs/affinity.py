@@ -16,10 +16,12 @@ def counts_for(term: PodTerm, pod: PodView) -> bool:
     """Whether a pod is one that a term speaks of."""
     if term.tests is None or (term.namespaces and pod.namespace not in term.namespaces):
         return False
-    return all(_holds(test, pod) for test in term.tests)
+    return all(holds(test, pod) for test in term.tests)
 
 
-def _holds(test: LabelTest, pod: PodView) -> bool:
+def holds(test: LabelTest, pod: PodView) -> bool:
+    """Whether a pod's labels pass a test."""
+    """Whether a pod's labels meet one condition of a selector."""
     value = pod.labels.get(test.key)
     if test.operator == "In":
         return value in test.values
@@ -51,7 +53,9 @@ class Neighbours:
 
     def _carry(self, pod: PodView, node: str) -> None:
         facts = self._ground.facts.get(node)
-        for term in pod.rules.apart if facts is not None else ():
+        if facts is None:
+            return
+        for term in pod.rules.apart:
             self._kept_off.setdefault(term, Counter())[domain_of(term, facts)] += 1
 
     def concern(self, pods: Iterable[PodView]) -> bool:

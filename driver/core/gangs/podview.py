@@ -270,11 +270,13 @@ def _terms(raws: Iterable[Obj], namespace: str) -> Iterable[PodTerm]:
         yield PodTerm(
             str(one.get("topologyKey", "")),
             () if everywhere else named,
-            _tests(one.get("labelSelector")),
+            label_tests(one.get("labelSelector")),
         )
 
 
-def _tests(selector: Obj | None) -> tuple[LabelTest, ...] | None:
+def label_tests(selector: Obj | None) -> tuple[LabelTest, ...] | None:
+    """A label selector as tests; None selects nothing, an empty one everything (meta/v1)."""
+    """The conditions of a ``meta/v1`` label selector; None: it selects nothing."""
     if selector is None:
         return None
     simple = [

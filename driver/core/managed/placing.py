@@ -70,7 +70,7 @@ class Placing:
         self.floor = Floor(state.board, Sketch(state.ground), deadline=deadline)
         self.given: dict[str, AllocationResult] = {}
         self._neighbours = Neighbours(state.ground)
-        self._reservations = Reservations(state, now, self._solve)
+        self._reservations = Reservations(state, now, self.solve)
         self._blocked: dict[Any, Trouble] = {}
 
     # --- claims -------------------------------------------------------------------------------
@@ -96,10 +96,10 @@ class Placing:
             return Trouble(job.reason, job.message)
         if self._deadline is not None and self._deadline():
             return Trouble("OutOfTime", "the plan's time was up before its turn came")
-        needs = self._needs(job.pods)
+        needs = self.needs(job.pods)
         if isinstance(needs, Trouble):
             return needs
-        likeness = self._likeness(job, needs)
+        likeness = self.likeness(job, needs)
         known = self._blocked.get(likeness) if likeness else None
         if known is not None:
             return known
@@ -116,15 +116,15 @@ class Placing:
         Raises:
             Refusal: a claim cannot be served anywhere as it is.
         """
-        needs = self._needs(job.pods)
+        needs = self.needs(job.pods)
         if isinstance(needs, Trouble):
             return needs
-        placed = self._solve(self.floor, needs, job, None)
+        placed = self.solve(self.floor, needs, job, None)
         if isinstance(placed, Failed):
             return self._no_room(job, needs, placed)
         return replace(self._commit(job, placed, NOTHING), avoid=needs[0].pod.avoid)
 
-    def _likeness(self, job: Job, needs: Sequence[Need]) -> Any:
+    def likeness(self, job: Job, needs: Sequence[Need]) -> Any:
         """Equal for jobs of which one is blocked if another is; None: like no other.
 
         Within a plan room and quota only shrink, so what was blocked once stays blocked.
@@ -136,7 +136,7 @@ class Placing:
             return None
         return job.queue, id(self._state.board.kind(pod, needs[0].own)), pod.max_runtime
 
-    def _needs(self, pods: Sequence[PodView]) -> list[Need] | Trouble:
+    def needs(self, pods: Sequence[PodView]) -> list[Need] | Trouble:
         """What the pods still lack; in trouble when claims are missing."""
         users = Counter(key for pod in pods for key in {ref.key for ref in pod.claims})
         needs = []
@@ -187,10 +187,10 @@ class Placing:
     ) -> tuple[Placed, ...] | Failed:
         """First where nothing is kept free; then beside jobs for which something is."""
         allowed = self._reservations.allowed(pods)
-        found = self._solve(self.floor, needs, job, _both(allowed, closed))
+        found = self.solve(self.floor, needs, job, _both(allowed, closed))
         if not isinstance(found, Failed) or allowed is None:
             return found
-        beside = self._solve(self.floor, needs, job, _both(None, closed))
+        beside = self.solve(self.floor, needs, job, _both(None, closed))
         if not isinstance(beside, Failed) and self._reservations.beside(beside):
             return beside
         return found
@@ -217,7 +217,7 @@ class Placing:
                 others = True
         return others
 
-    def _solve(
+    def solve(
         self, floor: Floor, needs: Sequence[Need], job: Job, allowed: Filter | None
     ) -> tuple[Placed, ...] | Failed:
         """Topology and affinity of the job included."""
@@ -265,16 +265,17 @@ class Placing:
         kept = self._reservations.kept
         reserved = ", ".join(one.job.key for one in kept)
         message = no_room(self._state, self.floor, kind, failed, len(needs), reserved)
-        domain = f", all in one {' and '.join(job.required)}" if job.required else ""
-        if not self._possible(job, needs):
-            return Trouble(
-                "NeverPlaceable", f"would not fit{domain} if nothing else ran: {message}"
+        if job.required:
+            keys = " and ".join(job.required)
+            message = (
+                f"no {keys} has room for the {len(needs)} pods together; "
+                f"in the best one {failed.placed} had a place"
             )
+        if not self._possible(job, needs):
+            return Trouble("NeverPlaceable", f"would not fit if nothing else ran: {message}")
         never = self._book.never(job.queue, self._state.estimate(_claims(needs)))
         if never is None and self._reservations.wants(job):
             self._reservations.keep(job, needs, self.floor)
-        if domain:
-            message = f"{domain[2:]}: {message}"
         return Trouble("NoRoom", message, capacity=True)
 
     def _possible(self, job: Job, needs: Sequence[Need]) -> bool:
@@ -294,7 +295,7 @@ class Placing:
         if known is None or known[0] != version:
             sketch = Drained(state.ground, lambda pod: pod.lasting, lambda _: False, able=True)
             floor = drained_floor(state.board, sketch, self._deadline)
-            found = self._solve(floor, needs, job, None)
+            found = self.solve(floor, needs, job, None)
             if isinstance(found, Failed) and found.late:
                 return True
             if len(state.possible) > 1024:

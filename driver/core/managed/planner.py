@@ -17,6 +17,7 @@ from gpudra.driver.core.gangs.types import PodPlacement
 from gpudra.driver.core.managed import upkeep
 from gpudra.driver.core.managed.placing import Extra, Placing, Trouble
 from gpudra.driver.core.managed.state import ManagedCluster
+from gpudra.driver.core.managed.taking import Taking
 from gpudra.driver.core.managed.types import Eviction, JobPlacement, JobWaiting, Plan
 from gpudra.driver.core.queueing import NOTHING, Waiting, order
 
@@ -64,9 +65,9 @@ class Round:
 
     def run(self) -> Plan:
         """The plan."""
-        repairs = list(self._repairs())
         undo = upkeep.broken(self._state, self._now)
         down = {one.job for one in undo}
+        repairs = list(self._repairs(down))
         placements, evictions = self._placements(
             {job.key: job for job in self._jobs() if job.base not in down}
         )
@@ -81,23 +82,33 @@ class Round:
     def _placements(self, jobs: dict[str, Job]) -> tuple[list[JobPlacement], list[Eviction]]:
         """All jobs in turn. A blocked one may be given victims (gpudra.driver.core.preemption)."""
         found: list[JobPlacement] = []
-        evictions: list[Eviction] = []
-        queue = order(self._book, [self._standing(job) for job in jobs.values()])
+        enabled = self._state.options.evictions
+        taking = Taking(self._state, self._book, self._placing, self._now, enabled=enabled)
+        taking.renew(jobs)
+        standings = [self._standing(job, first=job.key in taking.first) for job in jobs.values()]
+        queue = order(self._book, standings)
         for one, problem in queue.refused:
             self._wait(jobs[one.job], queue.positions, Trouble(problem.reason, problem.message))
         while (turn := queue.next()) is not None:
             job = jobs[turn.job]
-            answer = self._guarded(self._placing.place, job)
+            answer = taking.waiting.get(job.key) or self._guarded(self._placing.place, job)
             if isinstance(answer, JobPlacement):
                 found.append(answer)
-                queue.placed(job.key, answer.amounts)
-            else:
-                queue.blocked(job.key)
-                self._wait(job, queue.positions, answer)
-        return found, evictions
+                # What members that are there cost stays charged beside it.
+                before = self._book.charged(job.key) or NOTHING
+                queue.placed(job.key, before + answer.amounts)
+                taking.placed(job.key, job.queue, answer.amounts)
+                continue
+            if job.key not in taking.waiting:
+                answer = taking.make_room(job, turn, answer)
+            queue.blocked(job.key)
+            self._wait(job, queue.positions, answer)
+        return found, taking.evictions
 
-    def _repairs(self) -> Iterable[JobPlacement]:
+    def _repairs(self, down: set[str]) -> Iterable[JobPlacement]:
         for job in upkeep.torn(self._state):
+            if job.base in down:
+                continue
             answer = self._guarded(self._placing.repair, job)
             if isinstance(answer, JobPlacement):
                 yield answer
@@ -139,7 +150,7 @@ class Round:
         else:
             yield from (single_job(pod) for pod in members if pod.waits)
 
-    def _standing(self, job: Job) -> Waiting:
+    def _standing(self, job: Job, *, first: bool = False) -> Waiting:
         """How the job stands in its queue."""
         claims: list[ResourceClaim] = []
         for key in dict.fromkeys(ref.key for pod in job.pods for ref in pod.claims):
@@ -147,7 +158,8 @@ class Round:
             if claim is not None and self._placing.allocation(claim) is None:
                 claims.append(claim)
         amounts = self._state.estimate(claims) if claims else NOTHING
-        return Waiting(job.key, job.queue, job.priority, job.created, amounts, job.broken)
+        first = first or job.broken
+        return Waiting(job.key, job.queue, job.priority, job.created, amounts, first)
 
     def _wait(self, job: Job, positions: dict[str, int], trouble: Trouble) -> None:
         pods = tuple(PodPlacement(p.namespace, p.name, p.uid, "") for p in job.waiting)

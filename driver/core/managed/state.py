@@ -24,12 +24,14 @@ from gpudra.driver.core.allocator import Refusal
 from gpudra.driver.core.gangs.domains import Domains
 from gpudra.driver.core.gangs.ground import Ground, with_allocation
 from gpudra.driver.core.gangs.jobs import job_key
-from gpudra.driver.core.gangs.kinds import Board, tolerant
+from gpudra.driver.core.gangs.kinds import Board
 from gpudra.driver.core.gangs.noderoom import node_facts
+from gpudra.driver.core.gangs.tolerant import tolerant
 from gpudra.driver.core.gangs.types import PodView
+from gpudra.driver.core.managed.budgets import Budget
 from gpudra.driver.core.managed.charging import Tariff
 from gpudra.driver.core.managed.demand import Demand
-from gpudra.driver.core.managed.types import JobPlacement, PlanOptions
+from gpudra.driver.core.managed.types import JobPlacement, Nomination, PlanOptions
 from gpudra.driver.core.queueing import Amounts, Book, QueueTree
 
 DEFAULT_DRIVER = "gpu.gpudra.io"
@@ -78,6 +80,8 @@ class ManagedCluster:
         domains: topology.
         possible: whether jobs of a likeness would fit into the empty cluster, and as of when.
         broken_since: first time that a plan saw a gang below its minimum.
+        nominations: room that is being made, by job.
+        budgets: PodDisruptionBudgets by key.
     """
 
     def __init__(self, driver: str = DEFAULT_DRIVER, options: PlanOptions | None = None) -> None:
@@ -98,6 +102,8 @@ class ManagedCluster:
         self.cleared: dict[str, tuple[str, ...]] = {}
         self.flights: dict[str, Flight] = {}
         self.broken_since: dict[str, float] = {}
+        self.nominations: dict[str, Nomination] = {}
+        self.budgets: dict[str, Budget] = {}
         self._flying: dict[str, str] = {}
         self._book = Book()
         self._dirty = _Charges()
@@ -307,6 +313,24 @@ class ManagedCluster:
         """Forgets a group."""
         self.groups.pop(key, None)
         self._dirty.jobs.add(f"group/{key}")
+
+    # --- disruption budgets -------------------------------------------------------------------
+
+    def put_budget(self, budget: Budget) -> None:
+        """Adds or replaces a PodDisruptionBudget."""
+        self.budgets[budget.key] = budget
+
+    def remove_budget(self, key: str) -> None:
+        """Forgets a PodDisruptionBudget (``namespace/name``)."""
+        self.budgets.pop(key, None)
+
+    def budgets_of(self, pod: PodView) -> list[str]:
+        """The budgets that count a pod."""
+        return [key for key, one in self.budgets.items() if one.counts(pod)]
+
+    def disruptions(self) -> dict[str, int]:
+        """How many pods of each budget may be disrupted now."""
+        return {key: one.allowed for key, one in self.budgets.items()}
 
     # --- in flight ----------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan says. Carried out by the controller (gpudra.controller.managed); nothing here acts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpudra.api.resource_v1 import AllocationResult
 from gpudra.driver.core.gangs.noderoom import MANAGED_LABEL
-from gpudra.driver.core.gangs.types import PodPlacement
+from gpudra.driver.core.gangs.types import Placed, PodPlacement
 from gpudra.driver.core.placement.calibrate import CANDIDATES
 from gpudra.driver.core.placement.types import Weights
 from gpudra.driver.core.queueing import NOTHING, Amounts
@@ -22,6 +23,8 @@ class PlanOptions:
         flight_seconds: a placement that was assumed and is not seen after so long is forgotten.
         broken_seconds: a gang that lost members and has no timeout of its own is taken down after
             so long.
+        evictions: whether running pods may have to go for others (preemption and reclaim).
+        nomination_seconds: room that was made for a job is kept for it so long at most.
     """
 
     node_label: str = MANAGED_LABEL
@@ -29,6 +32,8 @@ class PlanOptions:
     reservations: int = 16
     flight_seconds: float = 120.0
     broken_seconds: float = 600.0
+    evictions: bool = True
+    nomination_seconds: float = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class JobWaiting:
         position: in its queue, 1 is the first; 0: it has none.
         reason: one word for conditions: NoRoom, Reserved, OverLimit, GuaranteeOfOthers,
             AboveLimit, NeverPlaceable, WaitingForGang, WaitingForClaims, InvalidQueue,
-            InvalidPod, InvalidClaim, InvalidGroup, TimedOut, OutOfTime, and those of a queue's problem.
+            InvalidPod, InvalidClaim, InvalidGroup, TimedOut, OutOfTime, WaitingForVictims, and those of a queue's problem.
         message: a sentence for people.
     """
 
@@ -120,6 +125,25 @@ class Eviction:
     job: str
     by: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nomination:
+    """Room that is being made for a job; remembered by the state until the job is placed.
+
+    Attributes:
+        placed: what it is going to have.
+        victims: uids of pods that have to be gone before.
+        reasons: job and cause, by uid of the pods that are evicted for it.
+        claims: key and uid of what the victims give back.
+        since: of the plan that made it.
+    """
+
+    placed: tuple[Placed, ...]
+    victims: tuple[str, ...]
+    reasons: Mapping[str, tuple[str, str]]
+    claims: tuple[tuple[str, str], ...]
+    since: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
