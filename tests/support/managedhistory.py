@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from gpudra.driver.core.managed import JobPlacement, ManagedState, Plan, PodView
+from gpudra.driver.core.managed import JobPlacement, ManagedState, Plan, PlanOptions, PodView
 from tests.support import managedscene as scene
 
 NODES = 4
@@ -33,7 +33,7 @@ class History:
             scene.queue("child", parent="parent", weight=2),
         ]
         domains = [f"d{i // 2}" for i in range(CARDS)]
-        self.state = scene.cluster(0, queues=queues)
+        self.state = scene.cluster(0, queues=queues, options=PlanOptions(evictions=False))
         for number in range(NODES):
             name = f"node-{number:03d}"
             own = [f"{name}-{one}" for one in domains]
@@ -76,7 +76,9 @@ class History:
         name, count = self._name("s"), self.rng.choice((1, 1, 2, 4))
         if self.share and self.rng.random() < 0.5:
             memory = self.rng.choice(("10Gi", "30Gi", "50Gi"))
-            scene.submit(self.state, name, kind="share", capacity={"memory": memory}, **self._more())
+            scene.submit(
+                self.state, name, kind="share", capacity={"memory": memory}, **self._more()
+            )
         else:
             scene.submit(self.state, name, count, **self._more())
 
@@ -173,7 +175,7 @@ class History:
         state = self.state
         group = state.groups[placement.job.partition("/")[2]]
         members = [state.pods[uid] for uid in state.members[placement.job]]
-        there = [p for p in members if p.placed and not p.deleting or state.planned_node(p)]
+        there = [p for p in members if (p.placed and not p.deleting) or state.planned_node(p)]
         assert len(placement.pods) + len(there) >= group.spec.min_count
         pods = {one.uid for one in placement.pods}
         nodes = {one.node for one in placement.pods} | {
@@ -218,7 +220,8 @@ class History:
     def rebuilt(self) -> ManagedState:
         """A state of the same objects that has seen none of the history."""
         old = self.state
-        fresh = scene.cluster(0, queues=sorted(old.queues.values(), key=lambda q: q.name))
+        queues = sorted(old.queues.values(), key=lambda q: q.name)
+        fresh = scene.cluster(0, queues=queues, options=old.options)
         objects = [(fresh.put_pod, pod) for pod in old.pods.values()]
         objects += [(fresh.put_claim, claim) for claim in old.claims.values()]
         objects += [(fresh.put_group, group) for group in old.groups.values()]

@@ -65,8 +65,13 @@ def gpus(
 
     Args:
         name: of the node.
+        count: of cards.
+        model: their product name.
         domains: NVLink domain per card; one for all cards of the node if not given.
         switches: PCIe switch per card.
+        memory: of each card.
+        share: a share device beside each card; then ``counters`` has to be put too.
+        tainted: with the taint of managed mode.
     """
     devices: list[Obj] = []
     sets: list[Obj] = []
@@ -124,7 +129,10 @@ def _share(card: Obj, uuid: str, index: int) -> Obj:
     attributes = {**card["attributes"], "type": {"string": "share"}, "parentUUID": {"string": uuid}}
     del attributes["uuid"]
     policy = {"default": "0", "validRange": {"min": "0", "step": "1"}}
-    memory = {"default": card["capacity"]["memory"]["value"], "validRange": {"min": "1Mi", "step": "1Mi"}}
+    memory = {
+        "default": card["capacity"]["memory"]["value"],
+        "validRange": {"min": "1Mi", "step": "1Mi"},
+    }
     return {
         "name": f"gpu-{index}-share",
         "attributes": attributes,
@@ -160,7 +168,11 @@ def claim(
     selector: str = "",
 ) -> ResourceClaim:
     """A claim that waits."""
-    exactly: Obj = {"deviceClassName": f"{kind}.gpudra.io", "allocationMode": "ExactCount", "count": count}
+    exactly: Obj = {
+        "deviceClassName": f"{kind}.gpudra.io",
+        "allocationMode": "ExactCount",
+        "count": count,
+    }
     if capacity:
         exactly["capacity"] = {"requests": dict(capacity)}
     if selector:

@@ -67,7 +67,7 @@ class Layout:
     number: int = 0
     used: dict[Any, tuple[Card, ...]] = field(default_factory=dict)
 
-    def state(self, held: Mapping[int, tuple[Hold, ...]]) -> tuple[Card, ...]:
+    def state(self, held: Mapping[int, Sequence[Hold]]) -> tuple[Card, ...]:
         """What is free of each card while these devices are held."""
         cards = [UNTOUCHED] * self.cards
         for index, holds in held.items():

@@ -6,17 +6,13 @@ answer to an `Ask`. What was found is kept by these classes, so that the four-th
 costs a look-up, and kept rows are renewed only where nodes changed.
 """
 
-import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from gpudra.api.resource_v1 import (
-    NO_SCHEDULE,
     AllocationResult,
-    DeviceRequest,
-    DeviceToleration,
     ResourceClaim,
 )
 from gpudra.driver.core.allocator import Deadline, Outcome, Refusal, Solution
@@ -26,7 +22,7 @@ from gpudra.driver.core.allocator.requests import Plan as ClaimsPlan
 from gpudra.driver.core.allocator.template import Template
 from gpudra.driver.core.allocator.view import NodeView, state_key
 from gpudra.driver.core.gangs.cards import Layout
-from gpudra.driver.core.gangs.ground import Cell, Ground, Sketch
+from gpudra.driver.core.gangs.ground import Cell, Ground
 from gpudra.driver.core.gangs.noderoom import NodeFacts, refusal
 from gpudra.driver.core.gangs.potential import EMPTY, Potential, Worth
 from gpudra.driver.core.gangs.types import PodView
@@ -377,137 +373,3 @@ class Row:
             found = entries[name] = entry(cell, deadline)
             if found == TIMED_OUT:
                 self._seen = None
-
-
-class Rows(Protocol):
-    """Another beginning than the ground: what its nodes are to a kind."""
-
-    def of(self, kind: Kind) -> Mapping[str, Entry | str]:
-        """Every node, before anything is placed."""
-
-    def entry_of(self, kind: Kind) -> Callable[[Cell, Deadline | None], Entry | str]:
-        """How a node is judged afterwards."""
-
-
-class Candidates:
-    """The nodes for a kind on a sketch, cheapest first; follows the sketch.
-
-    Args:
-        kind: of the pods to place.
-        sketch: where they are to be placed.
-        names: only these nodes; None: all.
-        deadline: for searches on nodes that have not been looked at.
-        rows: what nodes are to a kind before anything changes in the sketch; None: the ground's.
-    """
-
-    def __init__(
-        self,
-        kind: Kind,
-        sketch: Sketch,
-        names: Iterable[str] | None = None,
-        deadline: Deadline | None = None,
-        rows: "Rows | None" = None,
-    ) -> None:
-        self._kind, self._sketch, self._deadline = kind, sketch, deadline
-        self._entry = kind.entry if rows is None else rows.entry_of(kind)
-        if rows is None:
-            kind.row.sync(deadline)
-            entries = kind.row.entries
-        else:
-            entries = rows.of(kind)
-        self._entries = entries
-        self._names = None if names is None else frozenset(names)
-        listed = entries if self._names is None else [n for n in self._names if n in entries]
-        self._current: dict[str, Entry | str] = {}
-        self._heap = [
-            (one.cost, name) for name in listed if isinstance(one := entries[name], Entry)
-        ]
-        heapq.heapify(self._heap)
-        self._place = 0
-
-    def entry(self, name: str) -> Entry | str | None:
-        """What a node is to the kind as things are; None for a node that does not count."""
-        if self._names is not None and name not in self._names:
-            return None
-        found = self._current.get(name)
-        return self._entries.get(name) if found is None else found
-
-    def sync(self) -> None:
-        """Takes note of what changed in the sketch."""
-        journal = self._sketch.journal
-        if self._place == len(journal):
-            return
-        changed = dict.fromkeys(journal[self._place :])
-        self._place = len(journal)
-        for name in changed:
-            if self._names is not None and name not in self._names:
-                continue
-            cell = self._sketch.cell(name)
-            if cell is None:
-                continue
-            found = self._current[name] = self._entry(cell, self._deadline)
-            if isinstance(found, Entry):
-                heapq.heappush(self._heap, (found.cost, name))
-
-    def best(self, accept: Filter | None = None) -> tuple[str, Entry] | None:
-        """The cheapest node, of equals the first by name; it stays a candidate."""
-        self.sync()
-        aside: list[tuple[float, str]] = []
-        answer = None
-        while self._heap:
-            cost, name = self._heap[0]
-            found = self.entry(name)
-            if not isinstance(found, Entry) or found.cost != cost:
-                heapq.heappop(self._heap)
-                continue
-            if accept is None or accept(name):
-                answer = name, found
-                break
-            aside.append(heapq.heappop(self._heap))
-        for one in aside:
-            heapq.heappush(self._heap, one)
-        return answer
-
-    def all(self) -> list[tuple[float, str]]:
-        """Every node that can take one, cheapest first."""
-        self.sync()
-        found = {
-            name: one.cost for _, name in self._heap if isinstance(one := self.entry(name), Entry)
-        }
-        return sorted((cost, name) for name, cost in found.items())
-
-    def refusals(self) -> dict[str, str]:
-        """Why the other nodes are none."""
-        self.sync()
-        names = self._entries if self._names is None else self._names
-        found = ((name, self.entry(name)) for name in names)
-        return {name: one for name, one in found if isinstance(one, str)}
-
-
-# --- the managed taint ------------------------------------------------------------------------
-
-
-def tolerant(claim: ResourceClaim, driver: str) -> ResourceClaim:
-    """The claim as managed mode allocates it: it stands the taint that keeps others off."""
-    stands = DeviceToleration(key=f"{driver}/managed", operator="Exists", effect=NO_SCHEDULE)
-    requests = tuple(_tolerant(one, stands) for one in claim.spec.devices.requests)
-    devices = replace(claim.spec.devices, requests=requests)
-    return replace(claim, spec=replace(claim.spec, devices=devices))
-
-
-def _tolerant(request: DeviceRequest, stands: DeviceToleration) -> DeviceRequest:
-    if request.exactly is not None:
-        own = _added(request.exactly.tolerations, stands)
-        return replace(request, exactly=replace(request.exactly, tolerations=own))
-    listed = tuple(
-        replace(one, tolerations=_added(one.tolerations, stands)) for one in request.first_available
-    )
-    return replace(request, first_available=listed)
-
-
-def _added(
-    tolerations: tuple[DeviceToleration, ...], stands: DeviceToleration
-) -> tuple[DeviceToleration, ...]:
-    if any(one.key == stands.key and one.operator == stands.operator for one in tolerations):
-        return tolerations
-    return (*tolerations, stands)

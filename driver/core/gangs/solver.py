@@ -6,15 +6,16 @@ they were given out badly. Where that fails although pods differ, a search goes 
 too. Both end at the deadline. Nothing is changed: an answer is a list of `Placed`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpudra.api.meta import NodeSelector
 from gpudra.api.resource_v1 import AllocationResult, ResourceClaim
 from gpudra.driver.core.allocator import Deadline, Outcome, Refusal, matches
+from gpudra.driver.core.gangs.candidates import Candidates, Rows
 from gpudra.driver.core.gangs.ground import Sketch
-from gpudra.driver.core.gangs.kinds import Board, Candidates, Entry, Filter, Kind, Rows
+from gpudra.driver.core.gangs.kinds import Board, Entry, Filter, Kind
 from gpudra.driver.core.gangs.types import Placed, PodView
 
 _WIDEST_SEARCH = 128  # pods of a gang up to which the search goes back over nodes
@@ -343,7 +344,7 @@ class _Backtracking:
             stack.append((following, self._options(following, len(stack), place)))
         return None
 
-    def _options(self, attempt: _Attempt, index: int, least: int) -> Any:
+    def _options(self, attempt: _Attempt, index: int, least: int) -> Iterator[tuple[_Attempt, int]]:
         """What can follow: the attempt with one pod more, and the place of its node in the order.
 
         Equal pods go to nodes in one order, so that no two ways differ by their exchange only.
