@@ -157,7 +157,7 @@ class Conversion:
         return Reflector(
             self._client,
             PODS,
-            _waiting,
+            _read,
             namespace=namespace,
             on_event=lambda event: self._on_pod(namespace, event),
             on_error=lambda error: self._on_error(PODS, error),
@@ -177,25 +177,28 @@ class Conversion:
         if found.refusal:
             self._tell(pod, found.refusal)
             return None
+        waits = not _has_claims(pod)
         with operation("convert pod"):
             for template, ask in found.asks.items():
-                problem = await self._provide(namespace, template, ask)
+                problem = await self._provide(namespace, template, ask, make=waits)
                 if problem:
                     self._tell(pod, problem)
-        return LOOK_AGAIN_SECONDS if found.asks and not _has_claims(pod) else None
+        return LOOK_AGAIN_SECONDS if found.asks and waits else None
 
-    async def _provide(self, namespace: str, name: str, ask: Ask) -> str:
-        """Has the template made; why there is none, or another one."""
+    async def _provide(self, namespace: str, name: str, ask: Ask, *, make: bool) -> str:
+        """Has the template made if it is wanted; why there is none, or another one."""
         cards, now = cards_of(self._slices.store.values()), self._clock.monotonic()
         seen = self._seen.get((namespace, name))
         if seen is not None and now < seen[0] + FRESH_SECONDS and seen[1] == cards:
             return seen[2]
-        problem = await self._make(namespace, name, ask, cards)
+        problem = await self._look(namespace, name, ask, cards, make=make)
+        if not make:
+            return problem
         self._seen = {key: one for key, one in self._seen.items() if now < one[0] + FRESH_SECONDS}
         self._seen[namespace, name] = (now, cards, problem)
         return problem
 
-    async def _make(self, namespace: str, name: str, ask: Ask, cards: Cards) -> str:
+    async def _look(self, namespace: str, name: str, ask: Ask, cards: Cards, *, make: bool) -> str:
         try:
             wanted = template_of(ask, cards=cards, classes=self._classes, namespace=namespace)
         except InputError as error:
@@ -203,10 +206,10 @@ class Conversion:
         try:
             stored = await self._client.get(RESOURCE_CLAIM_TEMPLATES, name, namespace)
         except NotFoundError:
-            return await self._create(namespace, wanted)
+            return await self._create(namespace, wanted) if make else ""
         problem = difference(stored, ask, cards, self._classes)
         if problem and is_outdated(stored, ask, self._classes):
-            return await self._replace(namespace, stored, wanted)
+            return await self._replace(namespace, stored, wanted) if make else ""
         return (
             f"template {name} exists with other content and is left as it is: {problem}"
             if problem
@@ -266,10 +269,14 @@ class Conversion:
         self._metrics.inc(REFLECTOR_ERRORS, resource=resource.plural, reason=error.kind)
 
 
-def _waiting(raw: Obj) -> Obj:
-    """What is read of a pod that is not bound yet; of any other nothing: its requests are history."""
+def _read(raw: Obj) -> Obj:
+    """What is read of a pod; of one that is bound and was never converted nothing: it is history.
+
+    A converted one may be bound before it is seen here, by a template that somebody else has made.
+    """
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
-    if spec.get("nodeName") or status.get("phase") in _OVER:
+    bound = bool(spec.get("nodeName"))
+    if status.get("phase") in _OVER or (bound and not is_converted(raw)):
         return {}
     metadata: Mapping[str, Any] = raw["metadata"]
     kept = ("name", "namespace", "uid", "labels", "annotations")
@@ -283,7 +290,7 @@ def _waiting(raw: Obj) -> Obj:
             **{
                 kind: [{key: one[key] for key in containers if key in one} for one in spec[kind]]
                 for kind in ("containers", "initContainers")
-                if kind in spec
+                if kind in spec and not bound
             },
         },
         "status": {"resourceClaimStatuses": status.get("resourceClaimStatuses") or []},

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from gpudra.driver.core.conversion import words
 from gpudra.driver.core.conversion.pods import CONVERTED, convert_pod
 from gpudra.driver.core.conversion.templates import CARD_SIZES, template_of
 from gpudra.driver.core.conversion.types import Ask, Form
+from gpudra.driver.kube.client import ClientOptions, KubeClient
+from gpudra.driver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Resource
 from tests.support.cluster import CORE, RESOURCE, Cluster, busybox_pod
 from tests.support.conversion import claims, rows
 from tests.support.guides import examples
@@ -152,17 +154,35 @@ def by_us(pod: dict[str, Any], *, managed: bool) -> dict[str, Any]:
         return pod
 
 
-def test_the_policy_and_the_command_read_every_request_alike(opted_in: OptedIn) -> None:
+async def dry_run_all(
+    cluster: Cluster, resource: Resource, objects: Iterable[tuple[str, dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """What the server makes of objects, each with its namespace; over one connection."""
+    options = ClientOptions(timeout=120)
+    async with await KubeClient.load(
+        str(cluster.layout.admin_kubeconfig), options=options
+    ) as client:
+        return [
+            await client.create(resource, raw, namespace, dry_run=True)
+            for namespace, raw in objects
+        ]
+
+
+async def test_the_policy_and_the_command_read_every_request_alike(opted_in: OptedIn) -> None:
     """The same template names, and nothing left or taken that the other would not."""
+    table = rows()
+    pods = [
+        (opted_in.names["managed" if row.managed else "stock"], row.pod(f"row-{index}"))
+        for index, row in enumerate(table)
+    ]
+    found = await dry_run_all(opted_in.cluster, PODS, pods)
     different = []
-    for index, row in enumerate(rows()):
-        pod = row.pod(f"row-{index}")
-        found = opted_in.dry_run(pod, "managed" if row.managed else "stock")
-        if essence(found) != essence(by_us(pod, managed=row.managed)):
+    for row, (_, pod), admitted in zip(table, pods, found, strict=True):
+        if essence(admitted) != essence(by_us(pod, managed=row.managed)):
             different.append(row.row)
         requests = [
             key
-            for one in found["spec"]["containers"]
+            for one in admitted["spec"]["containers"]
             for key in one.get("resources", {}).get("requests") or ()
             if words.FOREIGN.fullmatch(key)
         ]
@@ -171,22 +191,30 @@ def test_the_policy_and_the_command_read_every_request_alike(opted_in: OptedIn) 
     assert different == []
 
 
-def test_every_claim_and_every_converted_pod_is_valid(opted_in: OptedIn, namespace: str) -> None:
+async def test_every_claim_and_every_converted_pod_is_valid(
+    opted_in: OptedIn, namespace: str
+) -> None:
     """The API server takes all of them in a namespace that is not opted in."""
-    client = opted_in.cluster.client
-    for name, claim in claims().items():
-        template = {
+    templates = [
+        {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaimTemplate",
-            "metadata": {"name": name},
+            "metadata": {"name": name, "namespace": namespace},
             "spec": {"spec": {"devices": claim["devices"]}},
         }
-        path = f"{RESOURCE}/namespaces/{namespace}/resourceclaimtemplates?dryRun=All"
-        client.request("POST", path, template)
-    for index, row in enumerate(rows()):
-        if row.refused is None:
-            pod = convert_pod(row.pod(f"row-{index}"), managed=row.managed).pod
-            client.request("POST", f"{CORE}/namespaces/{namespace}/pods?dryRun=All", pod)
+        for name, claim in claims().items()
+    ]
+    pods = [
+        convert_pod(row.pod(f"row-{index}"), managed=row.managed).pod
+        for index, row in enumerate(rows())
+        if row.refused is None
+    ]
+    cluster = opted_in.cluster
+    made = await dry_run_all(
+        cluster, RESOURCE_CLAIM_TEMPLATES, ((namespace, one) for one in templates)
+    )
+    assert len(made) == len(claims())
+    await dry_run_all(cluster, PODS, ((namespace, one) for one in pods))
 
 
 @pytest.fixture

@@ -62,16 +62,22 @@ class World:
         )
 
     def pod(
-        self, name: str, limits: dict[str, str], *, converted: bool = True, **annotations: str
+        self, name: str, limits: dict[str, str], *, converted: bool = True, node: str = ""
     ) -> None:
         """A pod as it comes out of admission, or as it was before."""
         raw: Obj = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "team", "annotations": annotations},
+            "metadata": {"name": name, "namespace": "team"},
             "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
         }
-        self.objects.create(PODS, convert_pod(raw).pod if converted else raw)
+        made = convert_pod(raw).pod if converted else raw
+        if node:
+            made["spec"]["nodeName"] = node
+            made["status"] = {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "x"}]}
+            self.objects.seed(made)
+        else:
+            self.objects.create(PODS, made)
 
     def cards(self, *sizes: str) -> None:
         """Cards that can be shared, one a slice."""
@@ -162,6 +168,20 @@ async def test_another_content_under_the_name_is_left_and_told(world: World) -> 
     assert (pod, reason) == ("a", REFUSED)
     assert f"template {SHARE} exists with other content and is left as it is" in note
     assert "spec.spec.devices.requests[0].exactly.count is 2, not 1" in note
+
+
+async def test_a_pod_that_was_quicker_than_we_is_told_as_well(world: World) -> None:
+    """Bound by somebody else's template before we saw it: told; and no template is made for it."""
+    mine = template_of(Ask(form=Form.SHARE, memory=3000), namespace="team")
+    mine["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2
+    world.objects.create(RESOURCE_CLAIM_TEMPLATES, mine)
+    for name, limits in (("a", {"nvidia.com/gpumem": "3000"}), ("b", {"nvidia.com/gpu": "1"})):
+        world.pod(name, limits, node="n")
+    await settle()
+    ((pod, _, note),) = world.events
+    assert pod == "a"
+    assert "count is 2, not 1" in note
+    assert list(world.templates()) == [SHARE]
 
 
 async def test_a_part_of_a_card_says_which_cards_were_considered(world: World) -> None:
