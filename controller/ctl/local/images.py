@@ -167,7 +167,7 @@ def remove_others(ctr: Path, socket: Path, name: str) -> None:
     Raises:
         ImageError: the runtime refused.
     """
-    command = [ctr, "-a", socket, "-n", CONTAINERD_NAMESPACE, "images"]
+    command: list[str | Path] = [ctr, "-a", socket, "-n", CONTAINERD_NAMESPACE, "images"]
     listed = subprocess.run([*command, "ls", "-q"], capture_output=True, text=True, check=False)
     repository = name.rpartition(":")[0]
     old = [one for one in listed.stdout.split() if one.rpartition(":")[0] == repository != ""]
