@@ -159,6 +159,11 @@ class Feed:
         """Whether everything has been seen once."""
         return all(one.has_synced for one in self._reflectors)
 
+    @property
+    def pending(self) -> int:
+        """How many changes nobody has taken yet."""
+        return len(self._changes)
+
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:

@@ -103,6 +103,11 @@ class ManagedMode:
             tasks.create_task(self.statuses.run(), name="managed statuses")
             tasks.create_task(self._plan_for_ever(tasks), name="managed plans")
 
+    @property
+    def idle(self) -> bool:
+        """Whether it has seen everything, nothing is under way, and nothing new is known."""
+        return self.feed.has_synced and not self._running and not self.feed.pending
+
     async def _plan_for_ever(self, tasks: asyncio.TaskGroup) -> None:
         await self.feed.wait_synced()
         log.info("managed mode has seen the cluster", pods=len(self.feed.pods))
@@ -145,7 +150,10 @@ class ManagedMode:
         for undo in plan.undo:
             if undo.job not in self._running:
                 self._start(undo.job, self._undo(undo), tasks)
-        for placement in (*plan.repairs, *plan.placements):
+        for repair in plan.repairs:
+            if repair.job not in self._running:
+                self._start(repair.job, self._place(repair, repair=True), tasks)
+        for placement in plan.placements:
             if placement.job not in self._running:
                 self._start(placement.job, self._place(placement), tasks)
         self.pods.waiting(plan.waiting)
@@ -160,7 +168,7 @@ class ManagedMode:
         self._running.pop(job, None)
         self._wake.set()
 
-    async def _place(self, placement: JobPlacement) -> None:
+    async def _place(self, placement: JobPlacement, *, repair: bool = False) -> None:
         started = self._clock.monotonic()
         try:
             outcome = await self._executor.place(placement)
@@ -173,7 +181,7 @@ class ManagedMode:
             await self._give_up(placement, outcome.problem)
             return
         self._failures.pop(placement.job, None)
-        if len(outcome.lifted) < len(placement.pods):
+        if repair or len(outcome.lifted) < len(placement.pods):
             # What is written is known by now; the next plan goes on from there.
             self.feed.request(f"job {placement.job}", lambda state: state.drop(placement.job))
         self._metrics.observe(m.MANAGED_PLACE_SECONDS, self._clock.monotonic() - started)

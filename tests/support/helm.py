@@ -37,9 +37,11 @@ class Helm:
             [self.binary, *arguments], capture_output=True, text=True, check=False, timeout=180
         )
 
-    def template(self, *options: str, image: str = IMAGE) -> list[dict[str, Any]]:
+    def template(
+        self, *options: str, image: str = IMAGE, release: str = RELEASE, namespace: str = NAMESPACE
+    ) -> list[dict[str, Any]]:
         """The objects of the chart; options like ``--set log.level=debug``."""
-        name = (RELEASE, str(CHART), "--namespace", NAMESPACE)
+        name = (release, str(CHART), "--namespace", namespace)
         done = self.run("template", *name, "--set", f"image.repository={image}", *options)
         assert done.returncode == 0, done.stderr
         return [document for document in yaml.safe_load_all(done.stdout) if document]

@@ -19,8 +19,8 @@ from gpudra.controller.managed.loop import ManagedMode
 from gpudra.driver.core.allocatable import DeviceKind
 from gpudra.driver.core.forms import CardForms, PublishPolicy
 from gpudra.driver.core.resourceslices import ServerFeatures, build_pool, resource_slices
-from gpudra.driver.devicelib.simulated.model import build_inventory
 from gpudra.driver.devicelib.simulated.catalog import load_hardware
+from gpudra.driver.devicelib.simulated.model import build_inventory
 from gpudra.driver.kube.clock import VirtualClock
 from gpudra.driver.kube.fakeserver import ObjectStore
 from gpudra.driver.kube.resources import NODES, POD_GROUPS, PODS, QUEUES, RESOURCE_SLICES, Obj
@@ -67,9 +67,11 @@ class ManagedSim:
 
     Attributes:
         seed: the same seed gives the same run.
+        driver: whose devices are given out.
     """
 
     seed: int
+    driver: str = DRIVER
     clock: VirtualClock = field(default_factory=VirtualClock)
     weather: Weather = field(default_factory=Weather)
 
@@ -178,7 +180,7 @@ class ManagedSim:
         api = SimApi(self.objects, self.clock, random.Random(self.rng.random()), self.weather)
         mode = ManagedMode(
             api,  # type: ignore[arg-type]
-            driver=DRIVER,
+            driver=self.driver,
             check=lambda: None,
             metrics=self.metrics,
             events=self.events,
