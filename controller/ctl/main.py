@@ -168,6 +168,12 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command(
+        "completion",
+        "gpudra.controller.ctl.completion",
+        "print a script that completes commands, options and values in a shell",
+        ("completion bash", "completion zsh", "completion fish"),
+    ),
+    Command(
         "local",
         "gpudra.controller.ctl.local.cli",
         "a real Kubernetes on this machine: up, status, down",

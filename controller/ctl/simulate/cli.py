@@ -59,7 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="published protocol: stop at X times the cluster's GPUs requested (default 1.3)",
     )
-    add("--protocol", choices=("published", "departures"), default="published")
+    add(
+        "--protocol",
+        choices=("published", "departures"),
+        default="published",
+        help="pods only arrive, as in the published runs, or leave again (default: published)",
+    )
     add(
         "--load",
         type=_load,
@@ -79,7 +84,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--log", type=Path, metavar="FILE", help="write every decision to FILE")
     add("--check", type=Path, metavar="FILE", help="check a log against the two lists, run nothing")
     add("--plot", type=Path, metavar="FILE", help="draw allocated against requested (.png or .svg)")
-    add("-o", "--output", choices=("table", "json"), default="table")
+    add(
+        "-o",
+        "--output",
+        choices=("table", "json"),
+        default="table",
+        help="how to print (default: table)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
