@@ -32,6 +32,7 @@ from gpudra.driver.core.managed.budgets import Budget
 from gpudra.driver.core.managed.charging import Tariff
 from gpudra.driver.core.managed.demand import Demand
 from gpudra.driver.core.managed.types import JobPlacement, Nomination, PlanOptions
+from gpudra.driver.core.preemption import Runner
 from gpudra.driver.core.queueing import Amounts, Book, QueueTree
 
 DEFAULT_DRIVER = "gpu.gpudra.io"
@@ -82,6 +83,7 @@ class ManagedCluster:
         broken_since: first time that a plan saw a gang below its minimum.
         nominations: room that is being made, by job.
         budgets: PodDisruptionBudgets by key.
+        runners: what may be evicted of a job, once worked out, until something about it changes.
     """
 
     def __init__(self, driver: str = DEFAULT_DRIVER, options: PlanOptions | None = None) -> None:
@@ -104,6 +106,7 @@ class ManagedCluster:
         self.broken_since: dict[str, float] = {}
         self.nominations: dict[str, Nomination] = {}
         self.budgets: dict[str, Budget] = {}
+        self.runners: dict[str, tuple[Runner, ...]] = {}
         self._flying: dict[str, str] = {}
         self._book = Book()
         self._dirty = _Charges()
@@ -318,11 +321,14 @@ class ManagedCluster:
 
     def put_budget(self, budget: Budget) -> None:
         """Adds or replaces a PodDisruptionBudget."""
-        self.budgets[budget.key] = budget
+        if self.budgets.get(budget.key) != budget:
+            self.budgets[budget.key] = budget
+            self.runners.clear()
 
     def remove_budget(self, key: str) -> None:
         """Forgets a PodDisruptionBudget (``namespace/name``)."""
-        self.budgets.pop(key, None)
+        if self.budgets.pop(key, None) is not None:
+            self.runners.clear()
 
     def budgets_of(self, pod: PodView) -> list[str]:
         """The budgets that count a pod."""
@@ -397,6 +403,7 @@ class ManagedCluster:
             self._count_demand(uid)
         for job in dirty.jobs:
             self._charge(job)
+            self.runners.pop(job, None)
         dirty.pods.clear()
         dirty.jobs.clear()
         self.board.set_potential(self.demand.potential())

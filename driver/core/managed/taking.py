@@ -45,6 +45,7 @@ class Taking:
         self._hunt: Hunt | None = None
         self._enabled = enabled
         self._hopeless: set[object] = set()
+        self._leaving: list[PodView] | None = None
         self.evictions: list[Eviction] = []
         self.waiting: dict[str, Trouble] = {}
         self.first: set[str] = set()
@@ -196,19 +197,23 @@ class Taking:
         return self._hunt
 
     def _runners(self) -> Iterator[Runner]:
-        claimed = {uid for one in self._state.nominations.values() for uid in one.victims}
+        """Everything that runs, but for what has to go already."""
+        known = self._state.runners
+        going = {uid for one in self._state.nominations.values() for uid in one.victims}
         for base in sorted(self._state.members):
-            pods = [self._state.pods[uid] for uid in sorted(self._state.members[base])]
-            there = [
-                pod
-                for pod in pods
-                if pod.placed and not pod.deleting and pod.uid in self._state.ground.seats
-            ]
-            if there and not any(pod.uid in claimed for pod in there):
-                yield from self._runners_of(base, there)
+            found = known.get(base)
+            if found is None:
+                found = known[base] = tuple(self._runners_of(base))
+            if not going or not any(pod.uid in going for one in found for pod, _ in one.seats):
+                yield from found
 
-    def _runners_of(self, base: str, there: list[PodView]) -> Iterator[Runner]:
+    def _runners_of(self, base: str) -> Iterator[Runner]:
         """A gang goes as a whole; of one that may be disrupted singly, extras go alone."""
+        seats = self._state.ground.seats
+        pods = (self._state.pods[uid] for uid in sorted(self._state.members[base]))
+        there = [pod for pod in pods if pod.placed and not pod.deleting and pod.uid in seats]
+        if not there:
+            return
         group = self._state.groups.get(there[0].group) if there[0].group else None
         if group is None or group.spec.disruption == "all":
             yield self._runner(base, there)

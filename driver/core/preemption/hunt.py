@@ -58,8 +58,8 @@ class Hunt:
     ) -> None:
         self.rules = rules
         self._allowed = dict(allowed or {})
-        ranked = sorted((self._key(one), one) for one in runners if not one.fixed)
-        self._runners = {one.job: one for _, one in ranked}
+        ranked = sorted((one for one in runners if not one.fixed), key=self._key)
+        self._runners = {one.job: one for one in ranked}
         self._on_node: dict[str, list[str]] = {}
         for one in self._runners.values():
             for name in dict.fromkeys(node for _, node in one.seats):

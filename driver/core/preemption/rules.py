@@ -12,7 +12,7 @@ Who takes back stays within its quota and so does not borrow afterwards: nobody 
 turn, and two queues at their share leave each other alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpudra.driver.core.preemption.runners import Runner
@@ -39,6 +39,7 @@ class Rules:
 
     book: Book
     now: float
+    _surplus: dict[str, float] = field(default_factory=dict)
 
     def without(self, runner: Runner) -> "Rules":
         """The rules once a runner is gone."""
@@ -92,7 +93,9 @@ class Rules:
         return not seconds or (runner.since is not None and self.now - runner.since >= seconds)
 
     def surplus(self, runner: Runner) -> float:
-        """How much the queue of a runner has above its own: of equals the largest gives first."""
+        """How much the queue of a runner had above its own when first asked: the largest gives first."""
         grant = self.book.tree.grants.get(runner.queue)
         top = grant.path[0] if grant else ROOT
-        return self.book.share(top, surplus=True)
+        if top not in self._surplus:
+            self._surplus[top] = self.book.share(top, surplus=True)
+        return self._surplus[top]
