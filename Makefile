@@ -81,7 +81,7 @@ bench-placement: setup ## Placement policies on the public openb trace
 	@$(BIN)/python -m tests.bench.bench_placement $(ARGS)
 
 .PHONY: cluster-up
-cluster-up: setup ## Start a real Kubernetes on this machine (first time: builds it, about 12 minutes)
+cluster-up: setup ## Start a real Kubernetes on this machine (first time: builds it, about 16 minutes)
 	@$(BIN)/gpudra local up $(ARGS)
 
 .PHONY: cluster-down
@@ -95,4 +95,4 @@ image: setup ## Write gpudra-image.tar: an image of this machine's Python, witho
 .PHONY: clean
 clean: ## Stop the local cluster and remove everything that was made here
 	@if [ -x $(BIN)/gpudra ]; then $(BIN)/gpudra local down --purge || true; fi
-	rm -rf $(VENV) .cache .local build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cache .local build dist gpudra-image.tar *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
