@@ -86,6 +86,11 @@ def run(args: argparse.Namespace) -> int:
         report.attempt("cluster", lambda: versions.update(_gather_cluster(args, report)))
     if args.local:
         gather_local(args, report)
+    if not report.files and report.problems:
+        raise GpudraError(
+            f"nothing could be gathered: {'; '.join(report.problems)}",
+            hint="--kubeconfig names a cluster, --local packs what this machine knows",
+        )
     path = args.file or Path(f"gpudra-gather-{now:%Y%m%dT%H%M%SZ}.tar.gz")
     content = pack(report, versions=versions, now=now)
     try:

@@ -4,11 +4,13 @@
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from gpudra.controller.ctl.doctor import rights
+from gpudra.controller.ctl.local.certs import kubeconfig
 from gpudra.controller.ctl.main import main
 from tests.support.cluster import Cluster
 from tests.support.helm import Helm, find
@@ -73,6 +75,49 @@ def test_the_doctor_is_red_while_spoiled_and_green_when_mended(
 
         assert case.advises in doctor.until(told, case.says)["fix"]
     doctor.until_green()
+
+
+@pytest.fixture
+def powerless(installed: Installation, tmp_path: Path) -> str:
+    """A kubeconfig of an account that nobody gave any right."""
+    cluster = installed.cluster
+    token = cluster.kubectl("create", "token", "default", "-n", "default").strip()
+    authority = cluster.layout.pki_dir / "ca.crt"
+    file = tmp_path / "kubeconfig"
+    file.write_text(kubeconfig(cluster.state.server, authority, {"token": token}))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "lacks"),
+    [
+        ("devices", 'cannot list resource "resourceslices" in API group "resource.k8s.io"'),
+        ("claims", 'cannot list resource "resourceclaims" in API group "resource.k8s.io"'),
+        ("claims -n team", 'in the namespace "team"'),
+        ("explain claim/a", 'cannot list resource "'),
+        ("uncordon gpu-1", 'cannot list resource "devicetaintrules"'),
+    ],
+)
+def test_a_missing_right_is_told_with_verb_and_resource(
+    powerless: str, words: str, lacks: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, exit code 1."""
+    assert main([*words.split(), "--kubeconfig", powerless]) == 1
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert lacks in err
+
+
+def test_the_doctor_says_what_it_may_not_look_at(
+    powerless: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is called red for want of a right; each right is named."""
+    assert main(["doctor", "-o", "json", "--kubeconfig", powerless]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {one["status"] for one in findings} <= {"ok", "unknown"}
+    told = " ".join(one["message"] for one in findings)
+    for right in ("list nodes", "list resourceslices.resource.k8s.io", "create resourceslices"):
+        assert right in told
 
 
 def test_rights_of_the_controller_are_in_its_role() -> None:
