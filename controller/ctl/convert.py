@@ -161,8 +161,9 @@ def _comments(one: ObjectConversion) -> Iterator[str]:
 
 
 def _title(one: ObjectConversion) -> str:
-    metadata = one.object.get("metadata") or {}
-    name = "/".join(part for part in (metadata.get("namespace"), metadata.get("name")) if part)
+    metadata = one.object.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
     return f"{one.object['kind']} {name}".strip()
 
 

@@ -13,6 +13,7 @@ from gpudra.api.podgroup import KIND, PodGroup
 from gpudra.api.queue import GROUP as API_GROUP
 from gpudra.api.queue import VERSION
 from gpudra.driver.core.conversion.queues import GROUP
+from gpudra.driver.core.conversion.shape import check_object, metadata_of
 
 Raw = Mapping[str, Any]
 ROLE = "gpudra.io/role"
@@ -82,6 +83,7 @@ def convert_group(raw: Raw) -> dict[str, Any] | None:
     refused = FOREIGN_GROUPS.get(str(raw.get("apiVersion", "")).partition("/")[0])
     if raw.get("kind") != KIND or refused is None:
         return None
+    check_object(raw)
     spec, metadata = raw.get("spec") or {}, raw.get("metadata") or {}
     for field in refused:
         if spec.get(field):
@@ -111,7 +113,7 @@ def convert_group(raw: Raw) -> dict[str, Any] | None:
     }
     if topology:
         found["topology"] = topology
-    return _group(metadata["name"], metadata.get("namespace", ""), found)
+    return _group(metadata.get("name", ""), metadata.get("namespace", ""), found)
 
 
 def _group(name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +173,7 @@ def _of_volcano_job(spec: dict[str, Any]) -> dict[str, Any]:
         )
     tasks = spec.get("tasks") or []
     for task in tasks:
-        metadata = task["template"].setdefault("metadata", {})
+        metadata = metadata_of(task["template"])
         metadata["labels"] = {**(metadata.get("labels") or {}), ROLE: task["name"]}
     roles = [
         {"name": task["name"], "minCount": task["minAvailable"]}
@@ -188,7 +190,7 @@ def _join(raw: Raw, pods: list[dict[str, Any]]) -> str:
     labels = [(pod.get("metadata") or {}).get("labels") or {} for pod in pods]
     name = next((one[GROUP] for one in labels if GROUP in one), raw["metadata"]["name"])
     for pod in pods:
-        metadata = pod.setdefault("metadata", {})
+        metadata = metadata_of(pod)
         metadata["labels"] = {**(metadata.get("labels") or {}), GROUP: name}
     return str(name)
 

@@ -20,7 +20,7 @@ from gpudra.driver.core.conversion.containers import (
 )
 from gpudra.driver.core.conversion.names import name_of
 from gpudra.driver.core.conversion.selection import Selection, field_of, read_selection
-from gpudra.driver.core.conversion.shape import check_shape
+from gpudra.driver.core.conversion.shape import check_shape, metadata_of
 from gpudra.driver.core.conversion.types import Ask, System
 
 Raw = Mapping[str, Any]
@@ -175,7 +175,7 @@ def _apply(pod: dict[str, Any], asks: Mapping[str, Ask], system: System, *, shar
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), *claims]
     if spec.get("schedulerName") in words.SCHEDULERS:
         spec["schedulerName"] = DEFAULT_SCHEDULER
-    metadata = pod.setdefault("metadata", {})
+    metadata = metadata_of(pod)
     metadata["labels"] = {**(metadata.get("labels") or {}), CONVERTED: str(system)}
     annotations = {
         key: value

@@ -4,6 +4,7 @@
 from typing import Any
 
 from gpudra.api.errors import InputError
+from gpudra.driver.core.conversion.shape import metadata_of
 
 QUEUE, GROUP = "gpudra.io/queue", "gpudra.io/pod-group"
 LABELS, ANNOTATIONS = "labels", "annotations"
@@ -31,10 +32,11 @@ def convert(pod: dict[str, Any], *, managed: bool) -> list[str]:
     Raises:
         InputError: two systems name different queues or groups.
     """
-    metadata = pod.setdefault("metadata", {})
     if not managed:
+        metadata = pod.get("metadata") or {}
         named = [key for kind, key in (*QUEUES, *GROUPS) if key in (metadata.get(kind) or {})]
         return [f"{key} is left as it is: queues and groups need managed mode" for key in named]
+    metadata = metadata_of(pod)
     _rename(metadata, QUEUES, QUEUE)
     _rename(metadata, GROUPS, GROUP)
     _lift_gate(pod["spec"])

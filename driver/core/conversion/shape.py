@@ -21,6 +21,7 @@ def check_shape(pod: Mapping[str, Any]) -> None:
     metadata = _part(pod, "metadata", dict, "")
     for kind in ("labels", "annotations"):
         for key, value in _part(metadata, kind, dict, "metadata").items():
+            _check(key, str, f"metadata.{kind}", "write it in quotes")
             _check(value, str, f"metadata.{kind}[{key}]", "write it in quotes")
     spec = _part(pod, "spec", dict, "")
     for kind in ("containers", "initContainers"):
@@ -29,6 +30,50 @@ def check_shape(pod: Mapping[str, Any]) -> None:
     for kind in ("resourceClaims", "schedulingGates"):
         for index, one in enumerate(_part(spec, kind, list, "spec")):
             _check(one, dict, f"spec.{kind}[{index}]")
+
+
+def check_object(raw: Mapping[str, Any]) -> None:
+    """Checks an object that may have pod templates, or be a group of pods.
+
+    Raises:
+        InputError: something is not what it has to be; names the field.
+    """
+    metadata = _part(raw, "metadata", dict, "")
+    for key in ("name", "namespace"):
+        _part(metadata, key, str, "metadata")
+    for kind in ("labels", "annotations"):
+        for key, value in _part(metadata, kind, dict, "metadata").items():
+            _check(key, str, f"metadata.{kind}", "write it in quotes")
+            _check(value, str, f"metadata.{kind}[{key}]", "write it in quotes")
+    spec = _part(raw, "spec", dict, "")
+    for key in ("queue", "schedulerName", "priorityClassName"):
+        _part(spec, key, str, "spec")
+    for key in ("minAvailable", "minMember"):
+        _check_count(spec.get(key), f"spec.{key}")
+    for name, count in _part(spec, "minTaskMember", dict, "spec").items():
+        _check_count(count, f"spec.minTaskMember[{name}]")
+    for key, value in _part(spec, "topologyConstraint", dict, "spec").items():
+        _check(value, str, f"spec.topologyConstraint.{key}")
+    for index, task in enumerate(_part(spec, "tasks", list, "spec")):
+        field = f"spec.tasks[{index}]"
+        _check(task, dict, field)
+        _check(task.get("name"), str, f"{field}.name")
+        _check(task.get("template"), dict, f"{field}.template")
+        for key in ("replicas", "minAvailable"):
+            _check_count(task.get(key), f"{field}.{key}")
+
+
+def metadata_of(raw: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of an object that is being changed; made if there are none."""
+    if raw.get("metadata") is None:
+        raw["metadata"] = {}
+    found: dict[str, Any] = raw["metadata"]
+    return found
+
+
+def _check_count(value: Any, field: str) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise InputError(f"{value!r} is no number of pods", field=field)
 
 
 def _check_container(one: Any, field: str) -> None:
@@ -41,6 +86,7 @@ def _check_container(one: Any, field: str) -> None:
     for kind in ("limits", "requests"):
         amounts = _part(resources, kind, dict, f"{field}.resources")
         for key, value in amounts.items():
+            _check(key, str, f"{field}.resources.{kind}")
             if isinstance(value, bool) or not isinstance(value, str | int | float):
                 raise InputError(
                     f"{value!r} is no amount", field=f"{field}.resources.{kind}[{key}]"

@@ -14,6 +14,7 @@ from gpudra.api.errors import InputError
 from gpudra.driver.core.conversion import groups, queues, words
 from gpudra.driver.core.conversion.names import name_of
 from gpudra.driver.core.conversion.pods import DEFAULT_SCHEDULER, convert_pod
+from gpudra.driver.core.conversion.shape import check_object, check_shape, metadata_of
 from gpudra.driver.core.conversion.templates import CARD_SIZES, template_of
 from gpudra.driver.core.conversion.types import Ask, Cards, Classes
 
@@ -75,6 +76,12 @@ def convert_object(raw: Raw, settings: Settings) -> ObjectConversion:
     path = _TEMPLATES.get(_kind(raw))
     if path is None:
         return _other(raw, settings)
+    try:
+        check_object(raw)
+        for steps, pod in _places(raw, path):
+            _check_pod(pod, steps)
+    except InputError as error:
+        raise error.within(obj=_title(raw)) from error
     converted = copy.deepcopy(dict(raw))
     if settings.managed:
         _name_queue(converted, path)
@@ -103,6 +110,13 @@ def convert_object(raw: Raw, settings: Settings) -> ObjectConversion:
     )
 
 
+def _check_pod(pod: Raw, steps: tuple[Step, ...]) -> None:
+    try:
+        check_shape(pod)
+    except InputError as error:
+        raise error.within(_text(steps)) from error
+
+
 def _grouped(
     raw: Raw, converted: dict[str, Any], settings: Settings, notes: list[str]
 ) -> list[dict[str, Any]]:
@@ -120,7 +134,8 @@ def _kind(raw: Raw) -> str:
 
 
 def _title(raw: Raw) -> str:
-    name = (raw.get("metadata") or {}).get("name", "")
+    metadata = raw.get("metadata")
+    name = metadata.get("name", "") if isinstance(metadata, Mapping) else ""
     return f"{raw.get('kind', 'object')!s} {name}".strip()
 
 
@@ -181,7 +196,7 @@ def _name_queue(raw: dict[str, Any], path: Sequence[str]) -> None:
     if _kind(raw).startswith(VOLCANO_BATCH) and spec.get("queue"):
         named.append((queues.ANNOTATIONS, queues.QUEUES[-1][1], spec.pop("queue")))
     for _, pod in _places(raw, path):
-        inside = pod.setdefault("metadata", {})
+        inside = metadata_of(pod)
         for kind, key, value in named:
             inside[kind] = {key: value, **(inside.get(kind) or {})}
 
@@ -210,8 +225,9 @@ def _foreign_keys(raw: Any) -> Iterator[str]:
     if isinstance(raw, Mapping):
         for key, value in raw.items():
             # ResourceQuotas count limits and requests by these names.
-            if words.FOREIGN.fullmatch(key.removeprefix("limits.").removeprefix("requests.")):
-                yield key
+            word = str(key).removeprefix("limits.").removeprefix("requests.")
+            if words.FOREIGN.fullmatch(word):
+                yield str(key)
             yield from _foreign_keys(value)
     elif isinstance(raw, list):
         for item in raw:

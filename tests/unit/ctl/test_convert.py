@@ -142,6 +142,7 @@ def test_a_part_of_a_card_is_taken_of_the_cards_that_are_named(
         ("- 1", "is no Kubernetes object"),
         ("kind: Pod\nkind: Job", "the key 'kind' stands twice"),
         ("&a [*a]", "cannot be read as YAML"),
+        ("kind: Pod\nmetadata: {annotations: {1: x}}", "metadata.annotations: 1 is not text"),
         ("kind: Pod\nspec: {containers: 1}", "spec.containers: 1 is not a list"),
     ],
 )
@@ -156,6 +157,18 @@ def test_what_is_no_object_is_named(
     assert message in printed.err
     assert str(path) in printed.err
     assert printed.out == ""
+
+
+def test_kinds_that_are_not_known_may_hold_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers for keys, text for metadata: passed as they are, with a word on what they hold."""
+    path = tmp_path / "f.yaml"
+    path.write_text("kind: Odd\nmetadata: x\nspec: {1: [nvidia.com/gpumem: 1]}")
+    assert main(["convert", "-f", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.strip() == path.read_text()
+    assert "holds nvidia.com/gpumem" in printed.err
 
 
 @pytest.mark.parametrize("size", ["", "0", "much", "-1Gi"])
