@@ -5,7 +5,7 @@ A gang that has not begun waits until enough pods exist; one that has begun and 
 *broken* and goes before everything newer; pods above the minimum follow one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpudra.api.podgroup import PodGroup
@@ -212,3 +212,10 @@ def _extra(job: Job, pod: PodView, beside: tuple[PodView, ...], begins: bool) ->
         required=job.required,
         preferred=job.preferred,
     )
+
+
+def names_of(pods: Iterable[PodView]) -> str:
+    """Pods for people, not too many."""
+    listed = [pod.key for pod in pods]
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more

@@ -82,8 +82,10 @@ class Round:
     def _placements(self, jobs: dict[str, Job]) -> tuple[list[JobPlacement], list[Eviction]]:
         """All jobs in turn. A blocked one may be given victims (gpudra.driver.core.preemption)."""
         found: list[JobPlacement] = []
-        enabled = self._state.options.evictions
-        taking = Taking(self._state, self._book, self._placing, self._now, enabled=enabled)
+        # What is only asked about changes nothing for those who wait.
+        known = self._state.nominations
+        nominations = dict(known) if self._extra.jobs else known
+        taking = Taking(self._state, self._book, self._placing, self._now, nominations)
         taking.renew(jobs)
         standings = [self._standing(job, first=job.key in taking.first) for job in jobs.values()]
         queue = order(self._book, standings)
@@ -128,7 +130,7 @@ class Round:
     # --- jobs ---------------------------------------------------------------------------------
 
     def _jobs(self) -> Iterable[Job]:
-        for key in sorted(self._state.members):
+        for key in sorted(self._state.gated):
             yield from self._jobs_of(key)
         yield from self._extra.jobs
 
@@ -136,8 +138,6 @@ class Round:
         """The jobs of a pod or a gang; pods whose gates are being lifted count as placed."""
         state = self._state
         members = [state.pods[uid] for uid in sorted(state.members[key])]
-        if not any(pod.waits for pod in members):
-            return
         members = [
             replace(pod, gated=False) if pod.gated and state.planned_node(pod) else pod
             for pod in members

@@ -7,7 +7,7 @@ followed events for a week answers like a fresh one. The exceptions are said at 
 placements in flight, and since when a gang has been broken.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,8 @@ class ManagedCluster:
         claims: all claims by key, as managed mode allocates them.
         queues, groups: by name and by key.
         members: uids by job.
+        gated: uids of the pods that can be placed, by job.
+        unbound: uids of pods without gate and node.
         users: uids of managed pods by claim.
         cleared: nodes on which kube-scheduler gave up an allocation, by claim uid.
         flights: placements in flight, by job.
@@ -100,6 +102,8 @@ class ManagedCluster:
         self.queues: dict[str, Queue] = {}
         self.groups: dict[str, PodGroup] = {}
         self.members: dict[str, set[str]] = {}
+        self.gated: dict[str, set[str]] = {}
+        self.unbound: set[str] = set()
         self.users: dict[str, set[str]] = {}
         self.cleared: dict[str, tuple[str, ...]] = {}
         self.flights: dict[str, Flight] = {}
@@ -176,7 +180,9 @@ class ManagedCluster:
     def _note_cleared(self, before: ResourceClaim | None, claim: ResourceClaim) -> None:
         old = before.status.allocation if before is not None else None
         node = node_of(old) if old is not None else ""
-        if node:
+        # While all of its pods have their gates, it was taken back by ourselves.
+        lifted = any(self.pods[uid].placed for uid in self.users.get(claim.key, ()))
+        if node and lifted:
             known = self.cleared.get(claim.metadata.uid, ())
             self.cleared[claim.metadata.uid] = tuple(sorted({*known, node}))
 
@@ -223,6 +229,10 @@ class ManagedCluster:
         if pod.queue or pod.group:
             self.pods[pod.uid] = pod
             self.members.setdefault(job_key(pod), set()).add(pod.uid)
+            if pod.waits:
+                self.gated.setdefault(job_key(pod), set()).add(pod.uid)
+            if pod.placed and not pod.node:
+                self.unbound.add(pod.uid)
             if not pod.ended:
                 for ref in filter(lambda one: one.key, pod.claims):
                     self.users.setdefault(ref.key, set()).add(pod.uid)
@@ -257,6 +267,12 @@ class ManagedCluster:
         uids.discard(pod.uid)
         if not uids:
             del self.members[job]
+        self.unbound.discard(pod.uid)
+        gated = self.gated.get(job)
+        if gated is not None:
+            gated.discard(pod.uid)
+            if not gated:
+                del self.gated[job]
         for ref in pod.claims:
             users = self.users.get(ref.key)
             if users is not None:
@@ -321,9 +337,8 @@ class ManagedCluster:
 
     def put_budget(self, budget: Budget) -> None:
         """Adds or replaces a PodDisruptionBudget."""
-        if self.budgets.get(budget.key) != budget:
-            self.budgets[budget.key] = budget
-            self.runners.clear()
+        self.budgets[budget.key] = budget
+        self.runners.clear()
 
     def remove_budget(self, key: str) -> None:
         """Forgets a PodDisruptionBudget (``namespace/name``)."""
@@ -333,10 +348,6 @@ class ManagedCluster:
     def budgets_of(self, pod: PodView) -> list[str]:
         """The budgets that count a pod."""
         return [key for key, one in self.budgets.items() if one.counts(pod)]
-
-    def disruptions(self) -> dict[str, int]:
-        """How many pods of each budget may be disrupted now."""
-        return {key: one.allowed for key, one in self.budgets.items()}
 
     # --- in flight ----------------------------------------------------------------------------
 
@@ -480,10 +491,3 @@ def node_of(allocation: AllocationResult) -> str:
         if one.key == "metadata.name" and one.operator == "In" and len(one.values) == 1:
             return one.values[0]
     return ""
-
-
-def names_of(pods: Iterable[PodView]) -> str:
-    """Pods for people, not too many."""
-    listed = [pod.key for pod in pods]
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(listed[:3]) + more

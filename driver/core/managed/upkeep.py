@@ -15,8 +15,8 @@ from gpudra.driver.core.managed.types import JobUndo
 def torn(state: ManagedCluster) -> list[Job]:
     """A job for each torn pod, the most important first."""
     found = []
-    for pod in state.pods.values():
-        if not pod.placed or pod.node or pod.deleting or not pod.claims:
+    for pod in (state.pods[uid] for uid in state.unbound):
+        if pod.deleting or not pod.claims:
             continue
         claims = [state.claims.get(ref.key) for ref in pod.claims]
         if any(one is not None and state.allocation_of(one.key) is None for one in claims):
