@@ -5,28 +5,11 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from gpudra.driver.devicelib.nvml.driverroot import DriverRoot
-
-FIXTURES = Path(__file__).parents[2] / "fixtures/driverroots"
-ROOTS: dict[str, Any] = yaml.safe_load((FIXTURES / "roots.yaml").read_text())
-
-
-def lay_out(name: str, host: Path) -> DriverRoot:
-    """The root on disk."""
-    spec = ROOTS[name]
-    seen = host / spec["root"].strip("/")
-    for path in (*(seen / one for one in spec["files"]), *(host / one for one in spec["host"])):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    for link, says in spec["links"].items():
-        (seen / link).parent.mkdir(parents=True, exist_ok=True)
-        (seen / link).symlink_to(says)
-    return DriverRoot(root=spec["root"], seen=seen, host=host, version=spec["version"])
+from tests.support.driverroots import FIXTURES, ROOTS, lay_out
 
 
 @pytest.mark.parametrize("name", ROOTS)
