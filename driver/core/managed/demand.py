@@ -8,9 +8,10 @@ really changed.
 
 from collections import Counter, OrderedDict
 
-from gpudra.driver.core.gangs.potential import Potential
+from gpudra.driver.core.gangs.ground import Ground
+from gpudra.driver.core.gangs.potential import MIB, Potential
 from gpudra.driver.core.placement.demand import DemandMix
-from gpudra.driver.core.placement.types import Request, Weights
+from gpudra.driver.core.placement.types import NodeSpec, Request, Weights
 
 _KINDS = 32
 _KEPT = 8
@@ -25,6 +26,12 @@ class Demand:
         self._counts: Counter[Request] = Counter()
         self._of: dict[str, Request] = {}
         self._made: OrderedDict[frozenset[tuple[Request, int]], Potential] = OrderedDict()
+
+    def set_weights(self, weights: Weights) -> None:
+        """Other weights from now on."""
+        if weights != self._weights:
+            self._weights = weights
+            self._made.clear()
 
     def put(self, uid: str, request: Request) -> None:
         """A pod asks for this."""
@@ -62,3 +69,28 @@ class Demand:
                 self._made.popitem(last=False)
         self._made.move_to_end(key)
         return found
+
+
+def node_specs(ground: Ground) -> list[NodeSpec]:
+    """The nodes as the placement simulator knows them, for calibration."""
+    found = []
+    for name in ground.names:
+        cell = ground.cell(name)
+        for record in cell.view.records if cell is not None and cell.view is not None else ():
+            layout = ground.layouts.of(record.pool)
+            if layout is None or not layout.cards or cell is None:
+                continue
+            model = next((cost.model for cost in layout.costs if cost.model), "")
+            found.append(
+                NodeSpec(
+                    name,
+                    cell.facts.cpu_milli,
+                    cell.facts.memory_bytes // MIB,
+                    layout.cards,
+                    model,
+                    layout.sets[0],
+                    layout.sets[1],
+                    layout.mig,
+                )
+            )
+    return found

@@ -8,10 +8,13 @@ from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.allocator import Deadline
 from gpudra.driver.core.gangs.domains import Clock
 from gpudra.driver.core.gangs.types import PodView
+from gpudra.driver.core.managed.demand import node_specs
 from gpudra.driver.core.managed.planner import make_plan
 from gpudra.driver.core.managed.state import ManagedCluster
 from gpudra.driver.core.managed.types import Plan, WhatIf
 from gpudra.driver.core.managed.whatif import what_if
+from gpudra.driver.core.placement.calibrate import Goal, calibrated_weights
+from gpudra.driver.core.placement.types import Weights
 
 
 class ManagedState(ManagedCluster):
@@ -29,6 +32,20 @@ class ManagedState(ManagedCluster):
                 None: a search ends by the number of its steps.
         """
         return make_plan(self, now, deadline=deadline, clock=clock)
+
+    def calibrated(self) -> Weights:
+        """The weights of the placement score that suit this cluster and its demand best.
+
+        Pure but slow (5 to 15 s of one core: the policy simulates itself, docs/placement.md), so the
+        controller asks aside from its loop, now and then, and gives the answer to `set_weights`.
+        """
+        self.refresh()
+        nodes = node_specs(self.ground)
+        return calibrated_weights(nodes, self.demand.mix(), Goal.STEADY) if nodes else Weights()
+
+    def set_weights(self, weights: Weights) -> None:
+        """Plans with other weights from now on."""
+        self.demand.set_weights(weights)
 
     def what_if(
         self,

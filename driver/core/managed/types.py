@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan says. Carried out by the controller (gpudra.controller.managed); nothing here acts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpudra.api.resource_v1 import AllocationResult
@@ -24,6 +23,7 @@ class PlanOptions:
         broken_seconds: a gang that lost members and has no timeout of its own is taken down after
             so long.
         evictions: whether running pods may have to go for others (preemption and reclaim).
+        moves: pods that may be moved for one job where nothing else helps (defragmentation); 0: none.
         nomination_seconds: room that was made for a job is kept for it so long at most.
     """
 
@@ -33,6 +33,7 @@ class PlanOptions:
     flight_seconds: float = 120.0
     broken_seconds: float = 600.0
     evictions: bool = True
+    moves: int = 0
     nomination_seconds: float = 900.0
 
 
@@ -119,12 +120,22 @@ class JobUndo:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod that has to go for another job; made by gpudra.driver.core.preemption."""
+    """A pod that has to go for another job; found by gpudra.driver.core.preemption.
+
+    Attributes:
+        job: that it is a part of, and that ends with it.
+        by: the job that gets what it leaves.
+        reason: Preempted, Reclaimed or Moved.
+        message: why this one, as a sentence.
+        frees: what ending the whole of ``job`` gives back.
+    """
 
     pod: PodPlacement
     job: str
     by: str
     reason: str
+    message: str = ""
+    frees: Amounts = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +145,14 @@ class Nomination:
     Attributes:
         placed: what it is going to have.
         victims: uids of pods that have to be gone before.
-        reasons: job and cause, by uid of the pods that are evicted for it.
+        evictions: of those victims that do not go by themselves.
         claims: key and uid of what the victims give back.
         since: of the plan that made it.
     """
 
     placed: tuple[Placed, ...]
     victims: tuple[str, ...]
-    reasons: Mapping[str, tuple[str, str]]
+    evictions: tuple[Eviction, ...]
     claims: tuple[tuple[str, str], ...]
     since: float
 

@@ -8,7 +8,7 @@ from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.allocator import Deadline
 from gpudra.driver.core.gangs.domains import Clock
 from gpudra.driver.core.gangs.jobs import gang_jobs, single_job
-from gpudra.driver.core.gangs.kinds import tolerant
+from gpudra.driver.core.gangs.tolerant import tolerant
 from gpudra.driver.core.gangs.types import PodView
 from gpudra.driver.core.managed.placing import Extra
 from gpudra.driver.core.managed.planner import make_plan
@@ -50,5 +50,6 @@ def what_if(
                 message=waiting.message,
                 queue=waiting.queue,
                 position=waiting.position,
+                victims=tuple(one for one in plan.evictions if one.by == job),
             )
     return WhatIf(reason="OutOfTime", message="no answer in the time given")

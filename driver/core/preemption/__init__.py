@@ -6,7 +6,7 @@ for a job that its queue lets run and no node has room for.
 """
 
 from gpudra.driver.core.preemption.hunt import Found, Hunt
-from gpudra.driver.core.preemption.rules import Cause, Rules
+from gpudra.driver.core.preemption.rules import Cause, MoveRules, Rules
 from gpudra.driver.core.preemption.runners import Harm, Runner, harm_of
 
-__all__ = ["Cause", "Found", "Harm", "Hunt", "Rules", "Runner", "harm_of"]
+__all__ = ["Cause", "Found", "Harm", "Hunt", "MoveRules", "Rules", "Runner", "harm_of"]

@@ -20,6 +20,9 @@ from gpudra.driver.core.queueing import Amounts, Waiting
 
 _MOST_NODES = 64  # nodes that are emptied for trial for one pod
 
+Check = Callable[[Floor, Sequence[Runner], tuple[Placed, ...]], bool]
+"""A further condition on a way to make room: the floor without the victims, and the placement."""
+
 Solver = Callable[[Floor, Sequence[Need], Filter | None], tuple[Placed, ...] | Failed]
 _Key = tuple[int, float, int, float, str]
 
@@ -73,7 +76,7 @@ class Hunt:
         """The victims are as good as gone: for the queues, and for the next hunt."""
         for runner, _ in found.victims:
             del self._runners[runner.job]
-            self.rules.book.release(runner.job)
+            self.rules.taken(runner)
             for budget in runner.budgets:
                 self._allowed[budget] -= 1
 
@@ -85,6 +88,7 @@ class Hunt:
         *,
         solver: Solver = solve,
         allowed: Filter | None = None,
+        check: Check | None = None,
     ) -> Found | None:
         """The least harm; None when nothing that may be evicted makes room.
 
@@ -94,8 +98,9 @@ class Hunt:
             job: whose turn it is.
             solver: places the pods on a floor.
             allowed: nodes that may be used.
+            check: see Check.
         """
-        trial = _Trial(self, floor, needs, job, solver, allowed)
+        trial = _Trial(self, floor, needs, job, solver, allowed, check)
         try:
             return self._for_one(trial) if len(needs) == 1 else self._for_gang(trial)
         except Refusal:
@@ -160,9 +165,10 @@ class _Trial:
         job: Waiting,
         solver: Solver,
         allowed: Filter | None,
+        check: Check | None,
     ) -> None:
         self._hunt, self._floor, self._needs = hunt, floor, needs
-        self._job, self._solver, self._allowed = job, solver, allowed
+        self._job, self._solver, self._allowed, self._check = job, solver, allowed, check
 
     def open(self, name: str) -> bool:
         """Whether the job may use a node."""
@@ -204,7 +210,9 @@ class _Trial:
         floor = self._floor.fork(names)
         _remove(floor.sketch, gone)
         found = self._solver(floor, self._needs, self._allowed)
-        return None if isinstance(found, Failed) else found
+        if isinstance(found, Failed) or (self._check and not self._check(floor, gone, found)):
+            return None
+        return found
 
     def _lawful(self, gone: Sequence[Runner]) -> bool:
         """Whether each may still be taken once those before it are gone, and the queue may then run.
@@ -238,8 +246,10 @@ class _Trial:
             sketch.add_pod(each.pod, each.node)
             for key, allocation in each.allocations.items():
                 sketch.add_claim(claims[key], allocation)
-        needed = [one for one in reversed(gone) if not _fits_again(sketch, one)]
-        return self._found(needed[::-1], placed)
+        needed = [one for one in reversed(gone) if not _fits_again(sketch, one)][::-1]
+        if self._check and (len(needed) < len(gone)) and self._solve(needed, None) is None:
+            return None
+        return self._found(needed, placed)
 
     def _found(self, gone: Sequence[Runner], placed: tuple[Placed, ...]) -> Found | None:
         if not gone or not self._lawful(gone):

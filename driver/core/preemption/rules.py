@@ -8,6 +8,9 @@
   a department settles among its teams what is the department's. Within its guarantee a queue takes
   also from one that is above its own guarantee.
 
+* **Moved**: a pod that somebody makes anew (it has an owner), is no gang and is no more important than
+  the job, and for which there is room elsewhere: defragmentation, where it is wanted (`MoveRules`).
+
 Who takes back stays within its quota and so does not borrow afterwards: nobody can take it back in
 turn, and two queues at their share leave each other alone.
 """
@@ -26,6 +29,7 @@ class Cause(StrEnum):
 
     PREEMPTED = "Preempted"
     RECLAIMED = "Reclaimed"
+    MOVED = "Moved"
 
 
 @dataclass(slots=True)
@@ -44,6 +48,10 @@ class Rules:
     def without(self, runner: Runner) -> "Rules":
         """The rules once a runner is gone."""
         return Rules(self.book.less(runner.queue, runner.amounts), self.now)
+
+    def taken(self, runner: Runner) -> None:
+        """The runner is as good as gone."""
+        self.book.release(runner.job)
 
     def cause(self, job: Waiting, runner: Runner) -> Cause | None:
         """Why the job may take from the runner; None when it may not."""
@@ -92,6 +100,24 @@ class Rules:
         """Whether all of it has run so long; what has not started yet is in time to be asked."""
         return not seconds or (runner.since is not None and self.now - runner.since >= seconds)
 
+    def reason(self, job: Waiting, runner: Runner, cause: Cause) -> str:
+        """The cause as a sentence for people."""
+        if cause is Cause.PREEMPTED:
+            return f"priority {runner.priority} is below the {job.priority} of {job.job}"
+        if cause is Cause.MOVED:
+            return f"there is room for it elsewhere, and {job.job} fits only here"
+        taking, losing = self._parting(job.queue, runner.queue)
+        if taking is None or losing is None:
+            return ""
+        band = (
+            "guarantee" if self.book.band(taking.name, job.amounts) is Band.GUARANTEED else "quota"
+        )
+        borrowed = ", ".join(
+            f"{n} {name}" for name, n in self.book.borrowed(losing.name).texts().items()
+        )
+        what = f"borrows {borrowed}" if borrowed else "is above its guarantee"
+        return f"queue {losing.name} {what}, and queue {taking.name} is within its {band}"
+
     def surplus(self, runner: Runner) -> float:
         """How much the queue of a runner had above its own when first asked: the largest gives first."""
         grant = self.book.tree.grants.get(runner.queue)
@@ -99,3 +125,24 @@ class Rules:
         if top not in self._surplus:
             self._surplus[top] = self.book.share(top, surplus=True)
         return self._surplus[top]
+
+
+class MoveRules(Rules):
+    """Who may be moved to make room without anybody losing a place in the cluster."""
+
+    def without(self, runner: Runner) -> "MoveRules":  # noqa: ARG002 - whoever it is
+        """The same: whoever is moved comes back, and stays charged."""
+        return self
+
+    def taken(self, runner: Runner) -> None:
+        """Stays charged."""
+
+    def cause(self, job: Waiting, runner: Runner) -> Cause | None:
+        """Moved, or None."""
+        grant = self.book.tree.grants.get(runner.queue)
+        if runner.fixed or runner.job == job.job or not runner.movable or grant is None:
+            return None
+        patience = max(grant.preempt_min_runtime, grant.reclaim_min_runtime)
+        if runner.priority > job.priority or not self._ran(runner, patience):
+            return None
+        return Cause.MOVED

@@ -25,6 +25,7 @@ class Runner:
         amounts: what the queue is charged less afterwards.
         budgets: PodDisruptionBudgets of its pods, one entry for each pod that each budget counts.
         fixed: why it may never be evicted; empty if it may.
+        movable: somebody makes it anew after an eviction, and it may run anywhere.
     """
 
     job: str
@@ -36,6 +37,7 @@ class Runner:
     amounts: Amounts = NOTHING
     budgets: tuple[str, ...] = ()
     fixed: str = ""
+    movable: bool = False
 
 
 class Harm(NamedTuple):

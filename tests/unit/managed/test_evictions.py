@@ -8,7 +8,7 @@ import pytest
 
 from gpudra.driver.core.managed import ManagedState, Plan, PodView
 from gpudra.driver.core.managed.budgets import budget
-from tests.support.managedscene import cluster, finish, group, queue, run, submit
+from tests.support.managedscene import claim, cluster, finish, group, pod, queue, run, submit
 
 TEAMS = (queue("a", quota={"gpus": 4}), queue("b", quota={"gpus": 4}))
 NOW = 1000.0
@@ -233,3 +233,65 @@ def test_a_nomination_ends_with_its_job() -> None:
     gone(state, plan)
     assert [one.job for one in run(state, NOW + 1).placements] == ["pod/default/other-0"]
     assert state.nominations == {}
+
+
+def scattered(moves: int) -> tuple[ManagedState, list[PodView]]:
+    """Two cards, half of each taken by a share of its own, and a job that wants a whole card."""
+    state = cluster(1, cards=2, queues=(queue("a"), queue("b")), share=True)
+    state.options = replace(state.options, moves=moves)
+    pods = busy(
+        state, "half", kind="share", capacity={"memory": "40Gi"}, queue="a", pods=2, owner="Job/x"
+    )
+    for number in range(2):
+        half = state.claims[f"default/half-{number}"]
+        assert half.status.allocation is not None
+        (result,) = half.status.allocation.devices.results
+        result = replace(result, device=f"gpu-{number}-share")
+        devices = replace(half.status.allocation.devices, results=(result,))
+        allocation = replace(half.status.allocation, devices=devices)
+        state.put_claim(replace(half, status=replace(half.status, allocation=allocation)))
+    return state, pods
+
+
+def test_a_share_is_moved_where_that_makes_a_whole_card() -> None:
+    """One pod, which fits beside the other; it comes back there, and nobody loses anything."""
+    state, _ = scattered(moves=1)
+    submit(state, "whole", queue="b")
+    plan = run(state, NOW)
+    (one,) = plan.evictions
+    assert (one.reason, one.by) == ("Moved", "pod/default/whole-0")
+    assert "room for it elsewhere" in one.message
+    gone(state, plan)
+    submit(state, "again", kind="share", capacity={"memory": "40Gi"}, queue="a", owner="Job/x")
+    done = run(state, NOW + 1)
+    assert {each.job for each in done.placements} == {"pod/default/whole-0", "pod/default/again-0"}
+    assert run(state, NOW + 2).evictions == ()
+
+
+def test_nothing_is_moved_unless_it_is_wanted_and_helps() -> None:
+    """Off by default; never a pod that nobody makes anew, and never without room for it elsewhere."""
+    state, _ = scattered(moves=0)
+    submit(state, "whole", queue="b")
+    assert run(state, NOW).evictions == ()
+    state, pods = scattered(moves=1)
+    for one in pods:
+        state.put_pod(replace(state.pods[one.uid], owner=""))
+    submit(state, "whole", queue="b")
+    assert run(state, NOW).evictions == ()
+    state, _ = scattered(moves=1)
+    busy(state, "more", kind="share", capacity={"memory": "20Gi"}, queue="a", pods=2)
+    submit(state, "whole", queue="b")
+    assert run(state, NOW).evictions == ()
+
+
+def test_what_if_names_the_victims_and_changes_nothing() -> None:
+    """Who would go, why, and what that frees; the plan after it is the same as without."""
+    state = cluster(1, queues=TEAMS)
+    busy(state, "b", pods=8, queue="b")
+    answer = state.what_if([pod("mine", "mine", queue="a")], [claim("mine")], None, NOW)
+    (one,) = answer.victims
+    assert answer.reason == "WaitingForVictims"
+    assert (one.reason, one.frees.of("gpus")) == ("Reclaimed", 1000)
+    assert one.message == "queue b borrows 4 gpus, and queue a is within its quota"
+    assert state.nominations == {}
+    assert run(state, NOW).evictions == ()
