@@ -314,7 +314,7 @@ class App:
         self.registration = RegistrationService(
             options.driver_name, str(self.paths.service), on_change=self._registered
         )
-        service = DraService(self.state, self.report, monotonic=self.clock.monotonic)
+        service = DraService(self.state, self.report, clock=self.clock)
         self._health_service = HealthService(self.health, pool=options.node_name, clock=self.clock)
         # What a probe asks for, by either protocol.
         self._ready = {

@@ -7,18 +7,21 @@ an Event on the claim, and in the log under the operation id that the answer car
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
 
-from gpudra.api.errors import ClaimError, GpudraError, InputError
+from gpudra.api.errors import ClaimError, GpudraError, HardwareError, InputError
 from gpudra.driver.core import cdi
 from gpudra.driver.core.prepare import PreparedDevice
+from gpudra.driver.kube.clock import Clock, within
 from gpudra.driver.observability.logging import bound, current_op_id, get_logger, operation
 from gpudra.kubelet_plugin.device_state import DeviceState, describe
 from gpudra.kubelet_plugin.proto import dra_v1_pb2 as pb
 from gpudra.kubelet_plugin.records import ClaimRef
 from gpudra.kubelet_plugin.spent import Account, opened
 
+# The kubelet waits 45 s for a call; after that it learns nothing, of none of the call's claims.
+ANSWER_WITHIN = 40.0
 OK, AGAIN, REFUSED, FAILED = "ok", "again", "refused", "failed"
 _FAILURES = {"prepare": "could not prepare", "unprepare": "could not unprepare"}
 log = get_logger(__name__)
@@ -50,15 +53,14 @@ class DraService:
     Args:
         state: does the work.
         report: is told about every claim.
-        monotonic: clock for durations.
+        clock: for durations, and for an answer in time.
     """
 
-    def __init__(
-        self, state: DeviceState, report: Report, *, monotonic: Callable[[], float]
-    ) -> None:
+    def __init__(self, state: DeviceState, report: Report, *, clock: Clock) -> None:
         self._state = state
         self._report = report
-        self._monotonic = monotonic
+        self._clock = clock
+        self._monotonic = clock.monotonic
 
     async def prepare(
         self, request: pb.NodePrepareResourcesRequest
@@ -111,7 +113,25 @@ class DraService:
 
         return await self._watched("unprepare", ref, work)
 
-    async def _watched(self, name: str, ref: ClaimRef, work: Callable[[], Awaitable[str]]) -> str:
+    async def _in_time(self, ref: ClaimRef, work: Coroutine[Any, Any, str]) -> str:
+        """The outcome of one claim's work, which goes on when it is late.
+
+        Raises:
+            HardwareError: it is late: a claim whose card hangs must not cost others their answer.
+        """
+        try:
+            return await within(self._clock, ANSWER_WITHIN, work)
+        except TimeoutError as error:
+            raise HardwareError(
+                f"is not done after {ANSWER_WITHIN:g} s and goes on: hardware, disk or another "
+                "instance of the plugin does not answer",
+                obj=ref.label,
+                hint="the kubelet will ask again; look at the card if this stays",
+            ) from error
+
+    async def _watched(
+        self, name: str, ref: ClaimRef, work: Callable[[], Coroutine[Any, Any, str]]
+    ) -> str:
         """Runs one claim's work; the error text, or nothing."""
         began, account = self._monotonic(), Account(self._monotonic)
         self._report.began(name)
@@ -119,7 +139,7 @@ class DraService:
         message = ""
         with bound(claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid), opened(account):
             try:
-                outcome = await work()
+                outcome = await self._in_time(ref, work())
             except GpudraError as error:
                 outcome = REFUSED if isinstance(error, ClaimError | InputError) else FAILED
                 message = f"{describe(error)} (op {current_op_id()})"

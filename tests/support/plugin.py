@@ -27,7 +27,7 @@ from gpudra.kubelet_plugin.cdi_store import CdiStore
 from gpudra.kubelet_plugin.checkpoint import Checkpoint
 from gpudra.kubelet_plugin.checkpoint_file import CheckpointFile
 from gpudra.kubelet_plugin.claims import ClaimReader
-from gpudra.kubelet_plugin.device_state import DeviceState
+from gpudra.kubelet_plugin.device_state import DeviceState, TookBack, nobody
 from gpudra.kubelet_plugin.dra_service import DraService
 from gpudra.kubelet_plugin.forms import Forms, UserReader, mig_uuid
 from gpudra.kubelet_plugin.instance_lock import InstanceLock
@@ -265,6 +265,7 @@ class Instance:
         observe: files.Observe = files.ignore,
         handlers: Mapping[str, StepHandler] | None = None,
         blocking: Any = inline,
+        took_back: TookBack = nobody,
         handover: float = 0.0,
     ) -> None:
         self.node = node
@@ -320,6 +321,7 @@ class Instance:
                 blocking=blocking,
             ),
             devices=lambda: node.devices,
+            took_back=took_back,
             clock=node.clock,
             handover=handover,
         )
@@ -329,8 +331,9 @@ class Instance:
             store,
             clock=node.clock,
             warn=lambda reason, note: self.warnings.append((reason, note)),
+            took_back=took_back,
         )
-        self.service = DraService(self.state, self.report, monotonic=node.clock.monotonic)
+        self.service = DraService(self.state, self.report, clock=node.clock)
 
     async def prepare(self, *refs: ClaimRef) -> list[Answer]:
         """One call of NodePrepareResources; answers in the order of the claims."""

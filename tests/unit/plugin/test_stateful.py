@@ -265,3 +265,13 @@ TestPluginMachine.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+class ThousandMachine(PluginMachine):
+    """The same in many short histories."""
+
+
+TestThousandInterleavings = ThousandMachine.TestCase
+TestThousandInterleavings.settings = settings(
+    TestPluginMachine.settings, max_examples=1000, stateful_step_count=10
+)
