@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from gpudra.api.resource_v1 import DeviceClass, ResourceClaim, ResourceSlice
+from gpudra.api.resource_v1 import DeviceClass, ResourceClaim
 from gpudra.driver.core.accounting.facts import ClaimFact, Hold, Shapes, SliceFact, claim_fact
 from gpudra.driver.core.accounting.pending import Judge, Reason
 from gpudra.driver.core.accounting.pools import Account, GpuState, MemoryState, count_pool
@@ -82,7 +82,7 @@ class Accountant:
 
         self._slice_reflector: Reflector[SliceFact] = reflector(
             RESOURCE_SLICES,
-            lambda raw: shapes.slice_fact(ResourceSlice.from_dict(raw)),
+            shapes.raw_slice_fact,
             self._slice_changed,
             f"spec.driver={driver}",
         )

@@ -6,14 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpudra.api.resource_v1 import Device, ResourceClaim, ResourceSlice
+from gpudra.api.quantity import Quantity
 from gpudra.controller.ctl import printers
-from gpudra.driver.core.accounting.facts import MIG, SHARE, Hold, Shapes, claim_fact
+from gpudra.driver.core.accounting.facts import COMPUTE, MEMORY, MIG, SHARE, Hold, Shapes
 from gpudra.driver.core.accounting.pools import CardView, GpuState, card_views
+
+Obj = Mapping[str, Any]
 
 _GIB = 2**30
 _HEADERS = ("POOL", "GPU", "PRODUCT", "MEMORY", "COMPUTE")
 _FORMS = {"gpu": "whole", "mig": "mig", "share": "share"}
+
+
+def object_key(obj: Obj) -> str:
+    """``namespace/name``."""
+    meta = obj["metadata"]
+    return f"{meta.get('namespace', '')}/{meta['name']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +52,19 @@ class Card:
         }
 
 
-def cards_of(
-    slices: Sequence[ResourceSlice], claims: Iterable[ResourceClaim], driver: str
-) -> list[Card]:
+def cards_of(slices: Iterable[Obj], claims: Iterable[Obj], driver: str) -> list[Card]:
     """The cards of the driver's pools in published order, pools by name.
 
     Args:
-        slices: of each pool's newest generation.
-        claims: all of them; what they hold counts.
+        slices: as the API gives them; of each pool the newest generation counts.
+        claims: all of them, as the API gives them; what they hold counts.
         driver: name of the DRA driver.
     """
     shapes = Shapes(driver)
     holds, users = _holders(claims, driver)
-    pools: dict[str, list[ResourceSlice]] = defaultdict(list)
+    pools: dict[str, list[Obj]] = defaultdict(list)
     for one in slices:
-        pools[one.spec.pool.name].append(one)
+        pools[one["spec"]["pool"]["name"]].append(one)
     for pool, _ in users:
         pools.setdefault(pool, [])
     return [
@@ -69,39 +75,57 @@ def cards_of(
 
 
 def _holders(
-    claims: Iterable[ResourceClaim], driver: str
+    claims: Iterable[Obj], driver: str
 ) -> tuple[dict[str, list[Hold]], dict[tuple[str, str], list[str]]]:
     """What is held in each pool, and by whom each device; who only looks on is named too."""
     holds: dict[str, list[Hold]] = defaultdict(list)
     users: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for claim in sorted(claims, key=lambda claim: claim.key):
-        pods = ", ".join(reference.name for reference in claim.status.reserved_for)
-        who = f"{claim.key} ({pods})" if pods else claim.key
-        for hold in claim_fact(claim, driver).holds:
+    for claim in sorted(claims, key=object_key):
+        status = claim.get("status") or {}
+        devices = (status.get("allocation") or {}).get("devices") or {}
+        results = [one for one in devices.get("results") or () if one["driver"] == driver]
+        if not results:
+            continue
+        pods = ", ".join(reference["name"] for reference in status.get("reservedFor") or ())
+        who = f"{object_key(claim)} ({pods})" if pods else object_key(claim)
+        for one in results:
+            place = one["pool"], one["device"]
+            if one.get("adminAccess"):
+                users[place].append(f"{who} [admin]")
+                continue
+            hold = _hold(one)
             holds[hold.pool].append(hold)
-            users[hold.pool, hold.device].append(f"{who}{_amount(hold)}")
-        allocation = claim.status.allocation
-        for result in allocation.devices.results if allocation else ():
-            if result.driver == driver and result.admin_access:
-                users[result.pool, result.device].append(f"{who} [admin]")
+            users[place].append(f"{who}{_amount(hold)}")
     return holds, users
+
+
+def _hold(result: Obj) -> Hold:
+    consumed = result.get("consumedCapacity") or {}
+    amounts = {name.rpartition("/")[2]: Quantity.parse(one).value for name, one in consumed.items()}
+    return Hold(
+        pool=result["pool"],
+        device=result["device"],
+        device_class="",
+        memory=amounts.get(MEMORY, 0),
+        compute=amounts.get(COMPUTE, 0),
+    )
 
 
 def _of_pool(
     pool: str,
-    slices: Sequence[ResourceSlice],
+    slices: Sequence[Obj],
     shapes: Shapes,
     holds: Sequence[Hold],
     users: dict[tuple[str, str], list[str]],
 ) -> Iterable[Card]:
-    facts = [shapes.slice_fact(one) for one in slices]
+    facts = [shapes.raw_slice_fact(one) for one in slices]
     forms = {device.name: device.shape.form for fact in facts for device in fact.devices}
-    published = {device.name: device for one in slices for device in one.spec.devices}
+    published = {one["name"]: one for each in slices for one in each["spec"].get("devices") or ()}
     watched = _monitors(published.values(), forms)
     held = {hold.device for hold in holds}
     for view in card_views(facts, holds):
-        monitors = watched.get(_uuid(published[view.devices[0]]), ())
-        taints = [taint for name in view.devices for taint in published[name].taints]
+        monitors = watched.get(_uuid(published[view.devices[0]]), ()) if watched else ()
+        taints = [taint for name in view.devices for taint in published[name].get("taints") or ()]
         yield Card(
             pool=pool,
             view=view,
@@ -110,30 +134,36 @@ def _of_pool(
                 for name in (*view.devices, *monitors)
                 for user in users.get((pool, name), ())
             ),
-            taints=tuple(dict.fromkeys(f"{taint.key}:{taint.effect}" for taint in taints)),
+            taints=tuple(dict.fromkeys(f"{taint['key']}:{taint['effect']}" for taint in taints)),
             free_devices=tuple(
                 name
                 for name in view.devices
                 if forms[name] in view.room and (forms[name] == SHARE or name not in held)
             ),
         )
-    for (where, name), who in users.items():
-        if where == pool and name not in published:
-            yield Card(pool, _vanished(name), tuple(who), (), ())
+    for name in _vanished_of(pool, users, published):
+        yield Card(pool, _vanished(name), tuple(users[pool, name]), (), ())
 
 
-def _monitors(devices: Iterable[Device], forms: Mapping[str, str]) -> dict[str, list[str]]:
+def _vanished_of(
+    pool: str, users: Iterable[tuple[str, str]], published: Mapping[str, Obj]
+) -> list[str]:
+    return [name for where, name in users if where == pool and name not in published]
+
+
+def _monitors(devices: Iterable[Obj], forms: Mapping[str, str]) -> dict[str, list[str]]:
     """Devices that only look on, by the uuid of their card."""
     found: dict[str, list[str]] = defaultdict(list)
     for device in devices:
-        if device.name not in forms:
-            found[_uuid(device)].append(device.name)
+        if device["name"] not in forms:
+            found[_uuid(device)].append(device["name"])
     return found
 
 
-def _uuid(device: Device) -> str:
-    values = {name.rpartition("/")[2]: value for name, value in device.attributes.items()}
-    return str(values.get("parentUUID") or values.get("uuid") or device.name)
+def _uuid(device: Obj) -> str:
+    values = device.get("attributes") or {}
+    found = {name.rpartition("/")[2]: value.get("string") for name, value in values.items()}
+    return str(found.get("parentUUID") or found.get("uuid") or device["name"])
 
 
 def _vanished(name: str) -> CardView:

@@ -110,46 +110,86 @@ def run(args: argparse.Namespace) -> int:
     """See gpudra.controller.ctl.main."""
     if args.hardware or _is_local(args):
         inventory = _inventory(args)
-        _show(args, _published(inventory, args), [], inventory)
+        found = [one.to_dict() for one in _published(inventory, args)]
+        _show(args, (found, [], []), inventory)
     elif args.watch:
-        watching.follow(args, _sources(args), lambda found: _show(args, *_decoded(found)))
+        watching.follow(args, _sources(args), lambda found: _show(args, found))
     else:
-        _show(args, *_decoded(cluster.ask(args, lambda client: _ask(client, args))))
+        _show(args, cluster.ask(args, lambda client: _ask(client, args)))
     return 0
 
 
 def _show(
     args: argparse.Namespace,
-    slices: Sequence[ResourceSlice],
-    claims: Sequence[ResourceClaim],
+    found: Sequence[list[dict[str, Any]]],
     inventory: "Inventory | None" = None,
 ) -> None:
-    chosen = [one for one in slices if args.node in (None, one.spec.pool.name)]
-    found = cards.cards_of(_newest(chosen, args.driver), claims, args.driver)
+    slices, claims = _tainted(found[0], found[2]), found[1]
+    if args.node:
+        slices = [one for one in slices if one["spec"]["pool"]["name"] == args.node]
+    shown = cards.cards_of(slices, claims, args.driver)
+    shown = [one for one in shown if args.node in (None, one.pool)]
     if args.free:
-        found = [one for one in found if one.view.room]
+        shown = [one for one in shown if one.view.room]
     every_form = args.forms or args.output != printers.TABLE
-    views = [
-        view for view in device_views(slices, claims, args.driver) if args.node in (None, view.pool)
-    ] if every_form else []  # fmt: skip
-    if args.free:
-        free = {(one.pool, name) for one in found for name in one.free_devices}
-        views = [view for view in views if (view.pool, view.name) in free]
+    decoded = (
+        [ResourceSlice.from_dict(raw) for raw in slices] if every_form or args.topology else []
+    )
+    views = _views(args, decoded, claims, shown) if every_form else []
     if args.output in (printers.JSON, printers.YAML):
         data = {
             "items": [view_as_data(view) for view in views],
-            "cards": [one.as_data() for one in found],
+            "cards": [one.as_data() for one in shown],
         }
         printers.print_data(data, args.output)
         return
     if every_form:
         headers, rows = _table(views, wide=args.output == WIDE)
     else:
-        headers, rows = cards.table(found, free=args.free, look=printers.Look.of(sys.stdout))
+        headers, rows = cards.table(shown, free=args.free, look=printers.Look.of(sys.stdout))
     nothing = "nothing of {} is free" if args.free and slices else "no devices of {} found"
     printers.print_table(headers, rows, nothing=nothing.format(args.driver))
     if args.topology or (_is_local(args) and rows):
-        _print_topology(args, inventory, slices)
+        _print_topology(args, inventory, decoded)
+
+
+def _views(
+    args: argparse.Namespace,
+    slices: Sequence[ResourceSlice],
+    claims: Sequence[dict[str, Any]],
+    shown: Sequence[cards.Card],
+) -> list[DeviceView]:
+    """Every form of every card; with ``--free`` those that could be given out."""
+    decoded = [ResourceClaim.from_dict(raw) for raw in claims]
+    found = [
+        view
+        for view in device_views(slices, decoded, args.driver)
+        if args.node in (None, view.pool)
+    ]
+    if not args.free:
+        return found
+    free = {(one.pool, name) for one in shown for name in one.free_devices}
+    return [view for view in found if (view.pool, view.name) in free]
+
+
+def _tainted(
+    slices: Sequence[dict[str, Any]], rules: Sequence[dict[str, Any]]
+) -> Sequence[dict[str, Any]]:
+    """The slices with the taints that rules add."""
+    if not rules:
+        return slices
+    from gpudra.controller.ctl.cordon import with_rules
+    from gpudra.driver.core.allocator.taints import rules_for_pool
+
+    known = [DeviceTaintRule.from_dict(raw) for raw in rules]
+
+    def changed(raw: dict[str, Any]) -> dict[str, Any]:
+        spec = raw["spec"]
+        if not rules_for_pool(known, (spec["driver"], spec["pool"]["name"])):
+            return raw
+        return with_rules([ResourceSlice.from_dict(raw)], known)[0].to_dict()
+
+    return [changed(raw) for raw in slices]
 
 
 def _print_topology(
@@ -297,21 +337,6 @@ def _sources(args: argparse.Namespace) -> tuple[watching.Source, ...]:
         watching.Source(RESOURCE_SLICES, field_selector=f"spec.driver={args.driver}"),
         watching.Source(RESOURCE_CLAIMS),
         watching.Source(DEVICE_TAINT_RULES, optional=True),
-    )
-
-
-def _decoded(
-    found: Sequence[list[dict[str, Any]]],
-) -> tuple[list[ResourceSlice], list[ResourceClaim]]:
-    from gpudra.controller.ctl.cordon import with_rules
-
-    slices, claims, rules = found
-    return (
-        with_rules(
-            [ResourceSlice.from_dict(raw) for raw in slices],
-            [DeviceTaintRule.from_dict(raw) for raw in rules],
-        ),
-        [ResourceClaim.from_dict(raw) for raw in claims],
     )
 
 

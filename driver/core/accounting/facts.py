@@ -8,6 +8,7 @@ gpudra.controller.accounting for each object that it sees.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from gpudra.api.quantity import Quantity
 from gpudra.api.resource_v1 import (
@@ -158,6 +159,7 @@ class Shapes:
 
     driver: str
     _known: dict[object, Shape] = field(default_factory=dict)
+    _raw: dict[object, Shape] = field(default_factory=dict)
 
     def slice_fact(self, found: ResourceSlice) -> SliceFact:
         """What is kept of a slice."""
@@ -174,6 +176,53 @@ class Shapes:
                 for one in spec.shared_counters
             },
         )
+
+    def raw_slice_fact(self, raw: Mapping[str, Any]) -> SliceFact:
+        """As `slice_fact`, from the JSON of the API: only the first device of a kind is decoded.
+
+        The command line and the controller read tens of thousands of devices of a few dozen kinds.
+        """
+        spec = raw["spec"]
+        pool = spec["pool"]
+        devices = (self._raw_device(one) for one in spec.get("devices") or ())
+        return SliceFact(
+            name=raw["metadata"]["name"],
+            pool=pool["name"],
+            generation=pool.get("generation", 0),
+            count=pool.get("resourceSliceCount", 0),
+            devices=tuple(one for one in devices if one.shape.form != MONITOR),
+            totals={
+                one["name"]: {
+                    name: Quantity.parse(counter["value"]).value
+                    for name, counter in (one.get("counters") or {}).items()
+                }
+                for one in spec.get("sharedCounters") or ()
+            },
+        )
+
+    def _raw_device(self, raw: Mapping[str, Any]) -> DeviceFact:
+        attributes, uuid, common = raw.get("attributes") or {}, "", []
+        for name, value in attributes.items():
+            last = name.rpartition("/")[2]
+            if last not in _IDENTITY:
+                common.append((name, str(value)))
+            elif last == "parentUUID" or (last == "uuid" and not uuid):
+                uuid = value.get("string", "")
+        consumed = raw.get("consumesCounters") or ()
+        key = (
+            tuple(common),
+            str(raw.get("capacity")),
+            str([one.get("counters") for one in consumed]),
+            raw.get("allowMultipleAllocations"),
+        )
+        shape = self._raw.get(key)
+        if shape is None:
+            if len(self._raw) >= _MOST_SHAPES:
+                self._raw.clear()
+            shape = self._raw[key] = self._device(Device.from_dict(dict(raw))).shape
+        tainted = any(taint.get("effect") in _BLOCKING for taint in raw.get("taints") or ())
+        card = consumed[0]["counterSet"] if consumed else str(uuid or raw["name"])
+        return DeviceFact(raw["name"], card, shape, tainted)
 
     def _device(self, device: Device) -> DeviceFact:
         values = self._values(device)

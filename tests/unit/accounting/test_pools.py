@@ -140,6 +140,12 @@ def test_a_pool_with_a_slice_missing_is_incomplete() -> None:
     assert count_pool([], []).pools == {}
 
 
+def test_facts_from_json_are_those_of_decoded_objects() -> None:
+    """The quick way reads the same, kinds included, tainted devices too."""
+    for one in (*SLICES, *tainted(devices(WHOLE)[0].name)):
+        assert SHAPES.raw_slice_fact(one.to_dict()) == SHAPES.slice_fact(one)
+
+
 def test_kinds_are_few() -> None:
     """Two hundred devices are some thirty kinds: what tells cards apart is not in them."""
     assert len({one.shape for one in DEVICES}) < 40 < len(DEVICES)

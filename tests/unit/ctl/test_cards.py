@@ -14,6 +14,7 @@ from gpudra.driver.core.forms import EVERYTHING
 DRIVER = "gpu.gpudra.io"
 NODE = "node-a"
 SLICES = slices_of_hardware("dgx-h100-8x80", driver=DRIVER, node_name=NODE, policy=EVERYTHING)
+RAW = [one.to_dict() for one in SLICES]
 PLAIN = printers.Look()
 
 
@@ -42,7 +43,7 @@ def claim(name: str, device: str, pod: str = "", **result: Any) -> ResourceClaim
 
 def lines(*claims: ResourceClaim, free: bool = False) -> list[str]:
     """The table without its headers."""
-    found = cards.cards_of(SLICES, claims, DRIVER)
+    found = cards.cards_of(RAW, [one.to_dict() for one in claims], DRIVER)
     headers, rows = cards.table(found, free=free, look=PLAIN)
     return printers.format_table(headers, rows).splitlines()[1:]
 
@@ -90,7 +91,7 @@ def test_what_is_held_and_not_published_is_shown() -> None:
 
 def test_free_shows_what_could_be_had() -> None:
     """The largest device of each form; data for programs says it in bytes."""
-    found = cards.cards_of(SLICES, [claim("own", named("gpu"))], DRIVER)
+    found = cards.cards_of(RAW, [claim("own", named("gpu")).to_dict()], DRIVER)
     assert [bool(one.view.room) for one in found] == [False] + [True] * 7
     assert "whole 79.6Gi, mig 79.2Gi, share 79.6Gi" in lines(free=True)[0]
     data = found[1].as_data()
