@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gpudra.api.errors import HardwareError
 from gpudra.driver.core.sharing import Backend
 from gpudra.kubelet_plugin.records import COMPLETED, ClaimRef
 from tests.support.formsnode import FormsNode, decoy_library, hardware, isolation
@@ -249,70 +248,6 @@ async def test_neighbours_on_the_card_outlive_every_kill(node: FormsNode, call: 
         assert node.picture() == before, point
         second.end()
         node.claim(1, node.device(0, "3g40gb-0"))
-
-
-CALLS = (
-    "mig_mode", "set_mig_mode", "mig_instances", "create_mig_instance", "destroy_mig_instance",
-    "mig_edits",
-)  # fmt: skip
-
-
-class Fuse:
-    """Lets the chosen one of all calls to the library's MIG fail, before or after it was done."""
-
-    def __init__(self, node: FormsNode, patch: pytest.MonkeyPatch) -> None:
-        self.calls = 0
-        self.at = -1
-        self.after = False
-        for name in CALLS:
-            patch.setattr(node.partitions, name, self._wrapped(getattr(node.partitions, name)))
-
-    def _wrapped(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.calls += 1
-            blown = self.calls - 1 == self.at
-            if blown and not self.after:
-                raise HardwareError("the library fails")
-            found = real(*arguments, **options)
-            if blown:
-                raise HardwareError("the library fails too late")
-            return found
-
-        return call
-
-    def arm(self, at: int, *, after: bool) -> None:
-        """From now on, the call of that number fails."""
-        self.calls, self.at, self.after = 0, at, after
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("call", ["prepare", "unprepare"])
-async def test_a_failing_library_leaks_nothing(
-    node: FormsNode, monkeypatch: pytest.MonkeyPatch, call: str, after: bool
-) -> None:
-    """Every call site: the claim gets an error, the retry succeeds, and the end is clean."""
-    ref = FORMS["mig"](node)
-    before = node.picture()
-    with monkeypatch.context() as patch:
-        fuse = Fuse(node, patch)
-        for number in range(60):
-            fuse.arm(-1, after=after)
-            plugin = await node.start()
-            if call == "unprepare":
-                await called(plugin, "prepare", ref)
-            fuse.arm(number, after=after)
-            (answer,) = await getattr(plugin, call)(ref)
-            reached = fuse.calls > number
-            fuse.arm(-1, after=after)
-            assert answer.ok is not reached
-            await called(plugin, call, ref)
-            await called(plugin, "unprepare", ref)
-            assert node.picture() == before, number
-            plugin.end()
-            if not reached:
-                assert number > 3
-                return
-    pytest.fail("the library is called without end")
 
 
 @pytest.mark.parametrize("node", ["nvml"], indirect=True)
