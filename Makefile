@@ -80,6 +80,18 @@ bench-allocator: setup ## Our allocator beside upstream's over the same cases
 bench-placement: setup ## Placement policies on the public openb trace
 	@$(BIN)/python -m tests.bench.bench_placement $(ARGS)
 
+.PHONY: bench-managed-plan
+bench-managed-plan: setup ## Managed mode's planning alone, beside KAI's published figures
+	@$(BIN)/python -m tests.bench.bench_managed_plan $(ARGS)
+
+.PHONY: bench-managed
+bench-managed: setup ## Managed mode: pods a second beside kube-scheduler
+	@$(BIN)/python -m tests.bench.bench_managed $(ARGS)
+
+.PHONY: simulate
+simulate: setup ## Managed mode under random work and trouble: 100 fresh seeds, long (ARGS="--seeds 5 --steps 500")
+	@$(BIN)/python -m tests.simulation $(ARGS)
+
 .PHONY: cluster-up
 cluster-up: setup ## Start a real Kubernetes on this machine (first time: builds it, about 16 minutes)
 	@$(BIN)/gpudra local up $(ARGS)

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     released, problems = cluster.ask(args, lambda client: _release(client, args))
     rows = [(meta["namespace"], meta["name"], _queue(meta)) for meta in released]
     what = "would be released" if args.dry_run else "released"
-    printers.print_table(("NAMESPACE", "POD", "QUEUE"), rows, "no pod waits at the gate")
+    printers.print_table(("NAMESPACE", "POD", "QUEUE"), rows, nothing="no pod waits at the gate")
     if rows:
         print(f"{len(rows)} {what}", file=sys.stderr)
     for problem in problems:

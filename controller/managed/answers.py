@@ -129,6 +129,8 @@ def what_if_row(found: WhatIf) -> Row:
                 "name": one.pod.name,
                 "job": one.job,
                 "reason": one.reason,
+                "message": one.message,
+                "frees": one.frees.texts(),
             }
             for one in found.victims
         ],

@@ -15,15 +15,17 @@ from typing import Literal, Protocol
 
 from gpudra.api.errors import ApiError, NotFoundError
 from gpudra.controller.managed.feed import Feed
-from gpudra.controller.managed.pods import ADMITTED, PLACED, QUEUED, PodRecord
+from gpudra.controller.managed.pods import ADMITTED, EVICTED, PLACED, QUEUED, PodRecord
 from gpudra.controller.managed.writer import Writer
-from gpudra.driver.core.managed import JobWaiting, PodPlacement
+from gpudra.driver.core.managed import Eviction, JobWaiting, PodPlacement
 from gpudra.driver.kube.clock import Clock, rfc3339
 from gpudra.driver.kube.resources import PODS, Obj
 from gpudra.driver.observability.logging import get_logger
 
 # A place in the queue is told anew at most so often.
 WORDS_SECONDS = 30.0
+# Who is placed at once never waits in his own eyes: the first word comes after so long.
+FIRST_SECONDS = 1.0
 # Side by side: fewer than the writer allows, so that placing never waits for telling.
 PARALLEL = 4
 _MAX_MESSAGE = 1024
@@ -72,6 +74,8 @@ class PodReporter:
         self._clock = clock
         self._wanted: OrderedDict[tuple[str, str], Mapping[str, Word]] = OrderedDict()
         self._written_at: dict[str, float] = {}
+        # What pods shall say that have said nothing yet.
+        self._first: dict[str, Mapping[str, Word]] = {}
         self._wake = asyncio.Event()
 
     async def placed(self, record: PodRecord, pod: PodPlacement) -> None:
@@ -114,13 +118,25 @@ class PodReporter:
         }
         self._want(key, uid, words)
 
-    def told(
-        self, key: str, uid: str, kind: Literal["Normal", "Warning"], reason: str, note: str
-    ) -> None:
-        """An Event about a pod."""
-        known = self._feed.pods.get(key, uid)
-        if known is not None:
-            self._events.event(known.value.reference, kind, reason, note)
+    async def evicted(self, eviction: Eviction) -> None:
+        """Says to a pod that it goes, and for whom, before it is asked to; it goes all the same."""
+        pod = eviction.pod
+        known = self._feed.pods.get(f"{pod.namespace}/{pod.name}", pod.uid)
+        if known is None:
+            return
+        message = eviction.message or f"its devices go to {eviction.by}"
+        said = known.value.said.get(EVICTED)
+        if said is not None and said.reason == eviction.reason:
+            return
+        self._events.event(
+            known.value.reference, "Warning", eviction.reason, message, action="Evict"
+        )
+        try:
+            await self._write(known.value, {EVICTED: Word(True, eviction.reason, message)})
+        except NotFoundError:
+            self._feed.pod_gone(known.value.key, pod.uid)
+        except ApiError as error:
+            log.info("cannot write a pod's conditions", pod=known.value.key, error=str(error))
 
     async def run(self) -> None:
         """Writes until cancelled.
@@ -162,11 +178,24 @@ class PodReporter:
 
     def _want(self, key: str, uid: str, words: Mapping[str, Word]) -> None:
         known = self._feed.pods.get(key, uid)
+        if known is not None and QUEUED in words and QUEUED not in known.value.said:
+            if uid not in self._first:
+                self._clock.call_later(FIRST_SECONDS, lambda: self._say_first(key, uid))
+            self._first[uid] = words
+            return
         if known is None or not self._is_due(known.value, words):
             self._wanted.pop((key, uid), None)
             return
         self._wanted[key, uid] = words
         self._wake.set()
+
+    def _say_first(self, key: str, uid: str) -> None:
+        """It still waits: now it says so."""
+        words = self._first.pop(uid, None)
+        known = self._feed.pods.get(key, uid)
+        if words is not None and known is not None and known.value.view.gated:
+            self._wanted[key, uid] = words
+            self._wake.set()
 
     def _is_due(self, record: PodRecord, words: Mapping[str, Word]) -> bool:
         """Whether something of it is news that is worth a write now."""
@@ -174,7 +203,7 @@ class PodReporter:
         for kind, word in words.items():
             said = record.said.get(kind)
             if said is None:
-                if word.status or kind == QUEUED:
+                if word.status:
                     return True
                 continue
             if (said.status == "True", said.reason) != (word.status, word.reason):
@@ -201,11 +230,14 @@ class PodReporter:
             patch_type="strategic",
         )
         self._written_at[record.view.uid] = self._clock.monotonic()
+        self._first.pop(record.view.uid, None)
         self._feed.answered_pod(answer)
 
-    def forget(self, uid: str) -> None:
-        """The pod is gone."""
-        self._written_at.pop(uid, None)
+    def tidy(self) -> None:
+        """Forgets pods that are gone."""
+        alive = {record.view.uid for record in self._feed.pods.values()}
+        for uid in self._written_at.keys() - alive:
+            del self._written_at[uid]
 
 
 def _words(job: JobWaiting) -> str:

@@ -121,14 +121,19 @@ class Executor:
                 gated.add(pod.uid)
             elif known is not None:
                 others.append(pod)
-        await _all(self._evict(pod) for pod in others)
+        await _all(self.evict(pod) for pod in others)
         for key in job.claims:
             claim = self._feed.claims.get(key)
             if claim is not None:
                 namespace, _, name = key.partition("/")
                 await self._take_back(namespace, name, claim.uid, gated)
 
-    async def _evict(self, pod: PodPlacement) -> None:
+    async def evict(self, pod: PodPlacement) -> bool:
+        """Asks for a pod to go; False when that is refused now, by a disruption budget perhaps.
+
+        Raises:
+            LeadershipLostError: as `place`.
+        """
         body: Obj = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -140,8 +145,10 @@ class Executor:
         except NotFoundError:
             self._feed.pod_gone(f"{pod.namespace}/{pod.name}", pod.uid)
         except ApiError as error:
-            # A disruption budget, perhaps: the next plan asks again.
+            # The next plan asks again.
             log.info("cannot evict a pod now", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+            return False
+        return True
 
     async def _note_avoided(self, pod: PodPlacement, nodes: tuple[str, ...]) -> None:
         """Keeps with the pod where kube-scheduler could not bind it: a new leader has to know."""

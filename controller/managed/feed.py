@@ -16,9 +16,11 @@ from gpudra.api.errors import ApiError
 from gpudra.api.podgroup import PodGroup
 from gpudra.api.queue import Queue
 from gpudra.api.resource_v1 import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from gpudra.controller.managed.jobs import gang_of_job
 from gpudra.controller.managed.latest import Form, Latest
 from gpudra.controller.managed.pods import PodRecord, pod_record
 from gpudra.driver.core.managed import ManagedState
+from gpudra.driver.core.managed.budgets import budget
 from gpudra.driver.kube import resources as kinds
 from gpudra.driver.kube.clock import Clock
 from gpudra.driver.kube.reflector import Event, ListWatcher, Reflector, ReflectorError
@@ -131,7 +133,7 @@ class Feed:
                 lambda s, one: s.remove_class(one.metadata.name),
             ),
         )
-        self._rules = self._watch(
+        self._watch(
             kinds.DEVICE_TAINT_RULES,
             DeviceTaintRule.from_dict,
             lambda event: self._plain(
@@ -142,6 +144,17 @@ class Feed:
             ),
             optional=True,
         )
+        self._watch(
+            kinds.POD_DISRUPTION_BUDGETS,
+            budget,
+            lambda event: self._plain(
+                "poddisruptionbudget",
+                event,
+                ManagedState.put_budget,
+                lambda s, one: s.remove_budget(one.key),
+            ),
+        )
+        self._watch(kinds.JOBS, gang_of_job, self._job_changed)
         self._watch(kinds.RESOURCE_CLAIMS, ResourceClaim.from_dict, self._claim_changed)
         # Read when a pod is: a pod that names no queue is in its namespace's.
         self._namespaces: Reflector[str] = Reflector(
@@ -212,6 +225,11 @@ class Feed:
         self.pods.remove(key, uid)
         self._add(f"pod {key}", lambda state: state.remove_pod(uid))
 
+    def is_going(self, key: str, uid: str) -> bool:
+        """Whether a pod is gone, has ended, or is being deleted."""
+        known = self.pods.get(key, uid)
+        return known is None or known.value.view.ended or known.value.view.deleting
+
     def request(self, what: str, apply: Apply) -> None:
         """A change of the state that is not of the cluster's, in its turn with those."""
         self._add(what, apply)
@@ -280,6 +298,14 @@ class Feed:
             self._add(f"node {facts.name}", lambda state: state.remove_node(facts.name))
         elif not facts.same(event.old):
             self._add(f"node {facts.name}", lambda state: state.put_node(facts.raw))
+
+    def _job_changed(self, event: Event[PodGroup | None]) -> None:
+        """A Job whose pods are a gang is a group that nobody has written down."""
+        group, before = event.new, event.old
+        if group is not None and group != before:
+            self._add(f"gang {group.key}", lambda state: state.put_group(group))
+        elif group is None and before is not None:
+            self._add(f"gang {before.key}", lambda state: state.remove_group(before.key))
 
     def _claim_changed(self, event: Event[ResourceClaim]) -> None:
         claim = event.object

@@ -18,7 +18,7 @@ from gpudra.controller.managed.feed import Feed, FeedApi
 from gpudra.controller.managed.planner import Blocking, Planner
 from gpudra.controller.managed.statuses import Statuses
 from gpudra.controller.managed.writer import WriteApi, Writer
-from gpudra.driver.core.managed import JobPlacement, JobUndo, Plan, PlanOptions
+from gpudra.driver.core.managed import Eviction, JobPlacement, JobUndo, Plan, PlanOptions
 from gpudra.driver.kube.backoff import delay_for
 from gpudra.driver.kube.clock import Clock
 from gpudra.driver.kube.leaderelection import LeadershipLostError
@@ -136,12 +136,14 @@ class ManagedMode:
         self._metrics.observe(m.MANAGED_PLAN_SECONDS, took)
         self._metrics.set(m.MANAGED_WAITING, sum(len(job.pods) for job in plan.waiting))
         self.feed.count()
-        if plan.placements or plan.undo or plan.repairs:
+        self.pods.tidy()
+        if plan.placements or plan.undo or plan.repairs or plan.evictions:
             log.info(
                 "planned",
                 placements=len(plan.placements),
                 repairs=len(plan.repairs),
                 undo=len(plan.undo),
+                evictions=len(plan.evictions),
                 waiting=len(plan.waiting),
                 seconds=round(took, 3),
             )
@@ -156,6 +158,10 @@ class ManagedMode:
         for placement in plan.placements:
             if placement.job not in self._running:
                 self._start(placement.job, self._place(placement), tasks)
+        for eviction in plan.evictions:
+            job = f"eviction/{eviction.pod.uid}"
+            if job not in self._running:
+                self._start(job, self._evict(eviction), tasks)
         self.pods.waiting(plan.waiting)
         self.statuses.planned(plan)
 
@@ -197,6 +203,16 @@ class ManagedMode:
         if count:
             await self._clock.sleep(delay_for(count, base=0.2, cap=30.0, rng=self._rng))
         self.feed.request(f"job {placement.job}", lambda state: state.drop(placement.job))
+
+    async def _evict(self, eviction: Eviction) -> None:
+        """A pod goes for another; the plan keeps what it leaves for that one."""
+        pod = eviction.pod
+        if self.feed.is_going(f"{pod.namespace}/{pod.name}", pod.uid):
+            return
+        log.info("evicting", pod=f"{pod.namespace}/{pod.name}", by=eviction.by, why=eviction.reason)
+        await self.pods.evicted(eviction)
+        gone = await self._executor.evict(pod)
+        self._metrics.inc(m.MANAGED_EVICTIONS, outcome="evicted" if gone else "refused")
 
     async def _undo(self, undo: JobUndo) -> None:
         log.info("taking a job back", job=undo.job, reason=undo.reason)

@@ -11,11 +11,22 @@ from gpudra.driver.core.gangs.types import PodView
 from gpudra.driver.kube.clock import parse_time
 from gpudra.driver.kube.resources import Obj
 
-__all__ = ["ADMITTED", "AVOID", "GATE", "PLACED", "QUEUED", "PodRecord", "Said", "pod_record"]
+__all__ = [
+    "ADMITTED",
+    "AVOID",
+    "EVICTED",
+    "GATE",
+    "PLACED",
+    "QUEUED",
+    "PodRecord",
+    "Said",
+    "pod_record",
+]
 
 QUEUED: Final = "gpudra.io/Queued"
 ADMITTED: Final = "gpudra.io/Admitted"
 PLACED: Final = "gpudra.io/Placed"
+EVICTED: Final = "gpudra.io/Evicted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,7 @@ def pod_record(raw: Obj, default_queue: str = "") -> PodRecord:
                 str(one.get("lastTransitionTime") or ""),
             )
             for one in status.get("conditions") or ()
-            if one.get("type") in {QUEUED, ADMITTED, PLACED}
+            if one.get("type") in {QUEUED, ADMITTED, PLACED, EVICTED}
         },
         nominated=str(status.get("nominatedNodeName") or ""),
         phase=str(status.get("phase") or ""),

@@ -256,6 +256,13 @@ KUBELET_REGISTERED = Metric(
 LEADER = Metric(
     "gpudra_leader", Kind.GAUGE, "1 while this instance holds the controller's lease.", _CONTROLLER
 )
+MANAGED_EVICTIONS = Metric(
+    "gpudra_managed_evictions_total",
+    Kind.COUNTER,
+    "Managed mode: pods that were asked to go for others, by outcome (evicted, refused).",
+    _CONTROLLER,
+    labels=("outcome",),
+)
 MANAGED_PLACE_SECONDS = Metric(
     "gpudra_managed_placement_duration_seconds",
     Kind.HISTOGRAM,
@@ -374,6 +381,7 @@ TABLE: tuple[Metric, ...] = (
     LARGEST_GPUS,
     LARGEST_MEMORY,
     LEADER,
+    MANAGED_EVICTIONS,
     MANAGED_PLACE_SECONDS,
     MANAGED_PLACEMENTS,
     MANAGED_PLAN_SECONDS,

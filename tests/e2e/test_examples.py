@@ -19,6 +19,8 @@ from gpudra.controller.ctl.local.layout import checkout_dir
 from tests.support.cluster import CORE, RESOURCE, Cluster
 
 EXAMPLES = checkout_dir() / "deploy" / "examples"
+# Those that need managed mode are run by tests.e2e.test_managed_examples.
+MANAGED = ("gang", "lending", "queue", "topology-gang")
 CLASSES = checkout_dir() / "deploy" / "manifests" / "deviceclasses.yaml"
 DRIVER = "gpu.gpudra.io"
 GPUS_A_NODE = 8
@@ -308,7 +310,7 @@ def nothing_is_left(cluster: Cluster, claims: tuple[ResourceClaim, ...]) -> bool
 def test_every_folder_has_a_row() -> None:
     """An example that nobody tests is not an example; each says what to see and how to clean up."""
     folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
-    assert folders == sorted(example.folder for example in TABLE)
+    assert folders == sorted([*(example.folder for example in TABLE), *MANAGED])
     for folder in folders:
         text = (EXAMPLES / folder / "README.md").read_text()
         assert "## What you should see" in text
