@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from gpudra.driver.observability import logging  # noqa: PLC0415
     from gpudra.kubelet_plugin.app import serve  # noqa: PLC0415
+    from gpudra.kubelet_plugin.workers import worker_threads  # noqa: PLC0415
 
     logging.configure(
         level=options.log_level,
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = logging.get_logger(__name__)
     keep_texts(_TEXTS)
     try:
-        asyncio.run(serve(options, version=version("gpudra")))
+        with asyncio.Runner() as runner:
+            runner.get_loop().set_default_executor(worker_threads())
+            runner.run(serve(options, version=version("gpudra")))
     except GpudraError as error:
         log.error("cannot run", error=str(error))  # noqa: TRY400 - the message says it all
         return 1
