@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demand mix of a live cluster: what its managed pods ask for, running and waiting.
 
-A function of the present state alone, so a restart changes nothing. Frequencies are read in powers
-of two of the most frequent kind: the tables of the potential are made anew only when the mix has
-really changed.
+A function of the present state alone, so a restart changes nothing. Sizes are rounded up and
+frequencies are read in powers of four of the most frequent kind: the tables of the potential are
+made anew only when the mix has really changed.
 """
 
 from collections import Counter, OrderedDict
+from dataclasses import replace
 
 from gpudra.driver.core.gangs.ground import Ground
 from gpudra.driver.core.gangs.potential import MIB, Potential
 from gpudra.driver.core.placement.demand import DemandMix
-from gpudra.driver.core.placement.types import NodeSpec, Request, Weights
+from gpudra.driver.core.placement.types import FULL_CARD, NodeSpec, Request, Weights
 
 _KINDS = 32
-_KEPT = 8
-_RAREST = 10  # powers of two below the most frequent kind; what is rarer decides nothing
+_KEPT = 64
+_RAREST = 4  # powers of four below the most frequent kind; what is rarer decides nothing
+_CPU, _MEMORY, _SHARE = 4000, 16 * 1024, 50  # milli-cores, MiB, thousandths of a card
 
 
 class Demand:
@@ -36,8 +38,9 @@ class Demand:
     def put(self, uid: str, request: Request) -> None:
         """A pod asks for this."""
         self.remove(uid)
-        self._of[uid] = request
-        self._counts[request] += 1
+        kind = _rounded(request)
+        self._of[uid] = kind
+        self._counts[kind] += 1
 
     def remove(self, uid: str) -> None:
         """A pod is gone."""
@@ -49,12 +52,12 @@ class Demand:
 
     def mix(self) -> DemandMix:
         """The mix, in coarse frequencies."""
-        return DemandMix.weighted({r: float(2**level) for r, level in self._levels()})
+        return DemandMix.weighted({r: float(4**level) for r, level in self._levels()})
 
     def _levels(self) -> frozenset[tuple[Request, int]]:
         most = max(self._counts.values(), default=0)
         found = (
-            (request, _RAREST - (most // count).bit_length() + 1)
+            (request, _RAREST - ((most // count).bit_length() - 1) // 2)
             for request, count in self._counts.items()
         )
         return frozenset((request, level) for request, level in found if level >= 0)
@@ -69,6 +72,21 @@ class Demand:
                 self._made.popitem(last=False)
         self._made.move_to_end(key)
         return found
+
+
+def _rounded(request: Request) -> Request:
+    """The request among its like; whole cards stay whole."""
+    return replace(
+        request,
+        cpu_milli=_up(request.cpu_milli, _CPU),
+        memory_mib=_up(request.memory_mib, _MEMORY),
+        card_milli=min(FULL_CARD, _up(request.card_milli, _SHARE)),
+        card_memory_milli=min(FULL_CARD, _up(request.card_memory_milli, _SHARE)),
+    )
+
+
+def _up(amount: int, step: int) -> int:
+    return -(-amount // step) * step
 
 
 def node_specs(ground: Ground) -> list[NodeSpec]:

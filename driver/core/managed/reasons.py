@@ -31,7 +31,8 @@ def no_room(
     nodes = len(state.ground.names)
     refusals = floor.candidates(kind).refusals()
     counts = Counter(refusals.values())
-    parts = [f"{count} {_said(reason)}" for reason, count in counts.most_common()]
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    parts = [f"{count} {_said(reason)}" for reason, count in ordered]
     left = nodes - len(refusals)
     pod = failed.need.pod
     if left > 0:

@@ -23,7 +23,7 @@ from gpudra.api.resource_v1 import (
 from gpudra.driver.core.allocator import Refusal
 from gpudra.driver.core.gangs.domains import Domains
 from gpudra.driver.core.gangs.ground import Ground, with_allocation
-from gpudra.driver.core.gangs.jobs import job_key
+from gpudra.driver.core.gangs.jobs import job_key, single_key
 from gpudra.driver.core.gangs.kinds import Board
 from gpudra.driver.core.gangs.noderoom import node_facts
 from gpudra.driver.core.gangs.tolerant import tolerant
@@ -197,7 +197,7 @@ class ManagedCluster:
         self._claim_changed(key)
 
     def _claim_changed(self, key: str) -> None:
-        for uid in self.users.get(key, ()):
+        for uid in sorted(self.users.get(key, ())):
             self._dirty.pods.add(uid)
             self._dirty.jobs.add(job_key(self.pods[uid]))
             self._seat(self.pods[uid])
@@ -253,8 +253,7 @@ class ManagedCluster:
 
     def _boarded(self, pod: PodView) -> None:
         """The watch shows that the gate is gone, or that it does not matter any more."""
-        job = job_key(pod)
-        for key in [job, *(one for one in self.flights if one.startswith(f"{job}+"))]:
+        for key in _flights_of(pod):
             flight = self.flights.get(key)
             if flight is not None and not (pod.placed and not pod.node):
                 flight.pods.pop(pod.uid, None)
@@ -296,8 +295,7 @@ class ManagedCluster:
         """Where a pod that is not bound will go: as written, else as its claims say."""
         if not (pod.queue or pod.group):
             return ""
-        job = job_key(pod)
-        for key in (job, f"{job}+{pod.name}"):
+        for key in _flights_of(pod):
             flight = self.flights.get(key)
             if flight is not None and pod.uid in flight.pods:
                 return flight.pods[pod.uid]
@@ -410,9 +408,9 @@ class ManagedCluster:
         if dirty.structure != ground.structure:
             self._book.capacity = self.tariff.capacity(self.options.node_label)
             dirty.structure = ground.structure
-        for uid in dirty.pods:
+        for uid in sorted(dirty.pods):
             self._count_demand(uid)
-        for job in dirty.jobs:
+        for job in sorted(dirty.jobs):
             self._charge(job)
             self.runners.pop(job, None)
         dirty.pods.clear()
@@ -480,6 +478,12 @@ class ManagedCluster:
             return self.tariff.estimate(self.ground.plan(claims))
         except Refusal:
             return Amounts()
+
+
+def _flights_of(pod: PodView) -> tuple[str, ...]:
+    """Keys of the placements that may carry a pod: its gang's, as an extra, alone or as a repair."""
+    job = job_key(pod)
+    return job, f"{job}+{pod.name}", single_key(pod)
 
 
 def node_of(allocation: AllocationResult) -> str:
