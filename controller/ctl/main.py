@@ -98,6 +98,12 @@ COMMANDS: tuple[Command, ...] = (
         ("whatif -f gang.yaml", "whatif -f pod.yaml -o json"),
     ),
     Command(
+        "defrag",
+        "gpudra.controller.ctl.defrag",
+        "show which pods could be moved so that waiting ones fit",
+        ("defrag --plan", "defrag --plan --moves 2 -o json"),
+    ),
+    Command(
         "release",
         "gpudra.controller.ctl.release",
         "let pods go that wait for a managed mode that is not there any more",

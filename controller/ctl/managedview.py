@@ -56,10 +56,15 @@ async def list_all(client: "KubeClient") -> list[Obj]:
         resources.DEVICE_TAINT_RULES,
         resources.RESOURCE_CLAIM_TEMPLATES,
         resources.RESOURCE_CLAIMS,
+        resources.POD_DISRUPTION_BUDGETS,
         resources.PODS,
     )
-    # Not every server has the first, and not everybody may see the second.
-    optional = {resources.DEVICE_TAINT_RULES, resources.RESOURCE_CLAIM_TEMPLATES}
+    # Not every server has the first, and not everybody may see the others.
+    optional = {
+        resources.DEVICE_TAINT_RULES,
+        resources.RESOURCE_CLAIM_TEMPLATES,
+        resources.POD_DISRUPTION_BUDGETS,
+    }
 
     async def listed(resource: Any) -> list[Obj]:
         try:

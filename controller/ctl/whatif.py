@@ -73,7 +73,13 @@ def text_of(answer: Row) -> str:
         lines.append(f"would wait in queue {answer['queue']}{place}: {answer['reason']}")
         lines.append(f"  because: {answer['message']}")
     for one in answer["victims"]:
-        lines.append(f"  would evict {one['namespace']}/{one['name']}: {one['reason']}")
+        freed = ", ".join(
+            f"{n} {name}" for name, n in sorted(one["frees"].items()) if "/" not in name
+        )
+        lines.append(
+            f"  would evict {one['namespace']}/{one['name']} ({one['reason']}: {one['message']}), "
+            f"which frees {freed or 'nothing'}"
+        )
     return "\n".join(lines) + "\n"
 
 

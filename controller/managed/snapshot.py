@@ -17,6 +17,7 @@ from gpudra.api.resource_v1 import DeviceClass, DeviceTaintRule, ResourceClaim, 
 from gpudra.controller.managed.feed import DEFAULT_QUEUE_LABEL, node_facts
 from gpudra.controller.managed.pods import PodRecord, pod_record
 from gpudra.driver.core.managed import ManagedState, PlanOptions
+from gpudra.driver.core.managed.budgets import budget
 
 Obj = dict[str, Any]
 
@@ -31,6 +32,7 @@ _ORDER = (
     "DeviceTaintRule",
     "ResourceClaimTemplate",
     "ResourceClaim",
+    "PodDisruptionBudget",
     "Pod",
 )
 
@@ -107,5 +109,6 @@ _READERS: dict[str, Callable[[Snapshot, Obj], object]] = {
     "DeviceTaintRule": lambda found, raw: found.state.put_rule(DeviceTaintRule.from_dict(raw)),
     "ResourceClaimTemplate": _template,
     "ResourceClaim": lambda found, raw: found.state.put_claim(ResourceClaim.from_dict(raw)),
+    "PodDisruptionBudget": lambda found, raw: found.state.put_budget(budget(raw)),
     "Pod": _pod,
 }
