@@ -183,6 +183,25 @@ async def test_it_starts_and_answers_without_the_api_server(
     await plugin.close()
 
 
+async def test_a_kubelet_that_restarts_finds_everything_as_it_was(
+    agent: AgentProcess, client: KubeClient
+) -> None:
+    """It registers the plugin again through the same socket, and asks again for what runs."""
+    socket = await agent.served_socket()
+    first = await agent.kubelet.register(socket)
+    (device, *_) = await published_devices(client, 8)
+    ref = await allocated_claim(client, "kept", device)
+    before = (await first.prepare(ref))[ref.uid]
+    assert before.error == ""
+    await first.close()
+    second = await agent.kubelet.register(await agent.kubelet.find_socket())
+    assert second.info.endpoint == first.info.endpoint
+    assert (await second.prepare(ref))[ref.uid] == before
+    assert (await second.unprepare(ref))[ref.uid].error == ""
+    assert agent.cdi_files() == []
+    await second.close()
+
+
 async def test_a_kubelet_that_refuses_is_heard(agent: AgentProcess, client: KubeClient) -> None:
     """The log and an Event on the node carry the kubelet's reason; nothing is published."""
     await (

@@ -311,22 +311,25 @@ async def test_a_read_only_folder_is_named_with_a_remedy(
     assert (await instance.prepare(ref))[0].ok
 
 
+@pytest.mark.parametrize(
+    ("number", "words"), [(28, "disk is full"), (5, "the disk reports an error")]
+)
 async def test_what_could_not_be_taken_back_is_undone_later(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch, number: int, words: str
 ) -> None:
-    """The disk fills up between the file and the completion, and stays full for a while."""
+    """The disk fails between the file and the completion, and goes on failing for a while."""
     from gpudra.kubelet_plugin import files
 
     instance = await node.start()
     ref = claim(node, 1, "gpu-0")
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
+    def failing(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched:
-        patched.setattr(files.os, "fdatasync", full)
+        patched.setattr(files.os, "fdatasync", failing)
         (answer,) = await instance.prepare(ref)
-        assert "disk is full" in answer.error
+        assert words in answer.error
     assert node.cdi_files() == []
     await instance.recovery.sweep()
     assert dict(instance.state.records) == {}
