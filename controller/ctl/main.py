@@ -11,6 +11,7 @@ ends as one line on stderr; a traceback is a bug of ours.
 """
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -191,6 +192,9 @@ COMMANDS: tuple[Command, ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # A large cluster is hundreds of thousands of objects without a cycle; looking for some again
+    # and again would take half of the time of an answer.
+    gc.set_threshold(200_000, 20, 50)
     try:
         code = _run(words, _program_name())
         sys.stdout.flush()

@@ -125,13 +125,23 @@ def print_data(data: Mapping[str, Any], output: str, *, out: TextIO | None = Non
     """Any data of plain types, in JSON or YAML, keys in the given order."""
     stream = out or sys.stdout
     if output == JSON:
-        print(json.dumps(data, indent=2, ensure_ascii=False), file=stream)
+        print(_json(data), file=stream)
         return
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**20)
     print(text, end="", file=stream)
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    """Indented by two. The standard library takes ten times as long for that."""
+    import orjson
+
+    try:
+        return orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits, say
+        return json.dumps(data, indent=2, ensure_ascii=False)
 
 
 def _cell(value: object) -> str:
