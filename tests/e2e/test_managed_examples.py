@@ -36,7 +36,7 @@ def controller(
         "spec": {
             "nodeSelector": {"kubernetes.io/hostname": NODE},
             "managed": True,
-            "forms": ["gpu"],
+            "forms": ["whole"],
         },
     }
     with gate_installed(cluster):
