@@ -7,6 +7,7 @@ each node is a group of its own.
 """
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ CONTROLLER_PORT = "gpudra-controller"
 """Its name among the cluster's ports."""
 
 WAIT_SECONDS = 180
+_TICK_SECONDS = 0.5
 
 
 class ChartError(GpudraError):
@@ -95,8 +97,19 @@ class Release:
 
     layout: Layout
 
-    def install(self, wanted: dict[str, Any], wait: int = WAIT_SECONDS) -> None:
+    def install(
+        self,
+        wanted: dict[str, Any],
+        *,
+        wait: int = WAIT_SECONDS,
+        tick: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         """Install or change it, and wait until its pods are ready.
+
+        Args:
+            wanted: values of the chart.
+            wait: seconds until it has failed.
+            tick: told twice a second what is waited for.
 
         Raises:
             ChartError: with what helm, or the pods, say.
@@ -108,6 +121,7 @@ class Release:
             *("upgrade", "--install", RELEASE, str(chart_dir()), "--values", str(file)),
             *("--take-ownership", "--force-conflicts", "--history-max=2"),
             *("--wait", f"--timeout={wait}s"),
+            tick=tick,
         )
         if done.returncode != 0:
             raise ChartError(
@@ -144,10 +158,21 @@ class Release:
                 f"helm failed: {done.stderr.strip()[-1500:]}", obj=f"release {RELEASE}"
             )
 
-    def _helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _helm(
+        self, *arguments: str, tick: Callable[[str], None] = lambda _text: None
+    ) -> subprocess.CompletedProcess[str]:
         config = f"--kubeconfig={self.layout.admin_kubeconfig}"
         command = [str(self.layout.binary("helm")), *arguments, "--namespace", NAMESPACE, config]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=_TICK_SECONDS)
+                except subprocess.TimeoutExpired:
+                    tick("waiting for agent and controller")
+                else:
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def _troubles(self) -> str:
         """What the pods and their events say, for a person who has to mend it."""
@@ -155,7 +180,8 @@ class Release:
         for words in (
             ("get", "pods", "-o", "wide"),
             ("get", "events", "--sort-by=.lastTimestamp"),
-            ("logs", "-l=app.kubernetes.io/name=gpudra", "--prefix", "--tail=10"),
+            ("logs", "-l=app.kubernetes.io/component=kubelet-plugin", "--prefix", "--tail=4"),
+            ("logs", "-l=app.kubernetes.io/component=controller", "--prefix", "--tail=4"),
         ):
             command = [
                 str(self.layout.binary("kubectl")),

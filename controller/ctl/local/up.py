@@ -171,7 +171,7 @@ class UpCommand:
                 list(imports.map(lambda node: node.import_image(own.archive, own.name), nodes))
         agent.apply_all(plane.client, agent.prerequisites())
         progress.note("waiting for agent and controller")
-        Release(self.layout).install(values(plane.state, own.tag))
+        Release(self.layout).install(values(plane.state, own.tag), tick=progress.tick)
 
     def _uninstall_chart(self, plane: ControlPlane) -> None:
         """Where the agents ran as pods until now."""
