@@ -91,10 +91,10 @@ class PodReporter:
             PLACED: Word(True, "Placed", f"its devices are on node {pod.node}"),
         }
         await self._write(record, words, nominated=pod.node)
-        self._events.event(
-            record.reference, "Normal", "Placed", f"admitted by queue {record.view.queue}, placed on node {pod.node}",
-            action="Place",
-        )  # fmt: skip
+        if QUEUED in record.said:
+            # Who was placed at once has nothing to tell but what kube-scheduler tells right after.
+            note = f"admitted by queue {record.view.queue}, placed on node {pod.node}"
+            self._events.event(record.reference, "Normal", "Placed", note, action="Place")
 
     def waiting(self, jobs: Iterable[JobWaiting]) -> None:
         """What the waiting pods shall say; written by and by."""

@@ -138,7 +138,7 @@ class ManagedMode:
         self.feed.count()
         self.pods.tidy()
         if plan.placements or plan.undo or plan.repairs or plan.evictions:
-            log.info(
+            log.debug(
                 "planned",
                 placements=len(plan.placements),
                 repairs=len(plan.repairs),
@@ -192,6 +192,12 @@ class ManagedMode:
             self.feed.request(f"job {placement.job}", lambda state: state.drop(placement.job))
         self._metrics.observe(m.MANAGED_PLACE_SECONDS, self._clock.monotonic() - started)
         self._metrics.inc(m.MANAGED_PLACEMENTS, outcome="placed")
+        log.info(
+            "placed",
+            job=placement.job,
+            queue=placement.queue,
+            nodes=sorted({pod.node for pod in placement.pods}),
+        )
 
     async def _give_up(self, placement: JobPlacement, problem: str) -> None:
         """Nothing of it is left in the API; the devices count as free again after a pause."""

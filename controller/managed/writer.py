@@ -13,8 +13,8 @@ from gpudra.driver.kube.clock import Clock, within
 from gpudra.driver.kube.resources import Obj, Resource
 from gpudra.driver.kube.verbs import PatchBody, PatchType
 
-# More writes at once only queue up inside the API server.
-PARALLEL = 24
+# More writes at once only queue up inside the API server, and each takes longer then than it may.
+PARALLEL = 8
 # The lease lasts five seconds longer than its holder believes in it (gpudra.driver.kube.
 # leaderelection): a write that was begun by a leader has ended before another one may lead.
 WRITE_SECONDS = 4.0

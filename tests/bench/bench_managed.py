@@ -8,6 +8,7 @@ included. Measured from the first create until the last pod is bound. Nothing is
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpudra.api.errors import AlreadyExistsError
 from gpudra.controller.ctl.local.fakenodes import node_names
 from gpudra.controller.ctl.local.layout import layout_for
 from gpudra.driver.core.allocatable import DeviceKind
@@ -128,8 +130,14 @@ async def all_bound(client: KubeClient, count: int) -> None:
 
 async def clear(client: KubeClient) -> None:
     """Removes all pods, and waits until their claims are gone."""
-    for pod in (await client.list(PODS, NAMESPACE)).items:
-        await client.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_period_seconds=0)
+    left = (await client.list(PODS, NAMESPACE)).items
+
+    async def worker() -> None:
+        while left:
+            name = left.pop()["metadata"]["name"]
+            await client.delete(PODS, name, NAMESPACE, grace_period_seconds=0)
+
+    await asyncio.gather(*(worker() for _ in range(PARALLEL)))
     while (await client.list(RESOURCE_CLAIMS, NAMESPACE)).items:  # noqa: ASYNC110 - a bench may poll
         await asyncio.sleep(0.5)
 
@@ -178,9 +186,11 @@ async def stock(cluster: Cluster, nodes: list[str], count: int) -> Result:
     """kube-scheduler allocates."""
     async with connected(cluster) as client:
         await publish(client, nodes, managed=False)
-        await client.create(RESOURCE_CLAIM_TEMPLATES, gpu_template(), NAMESPACE)
+        with contextlib.suppress(AlreadyExistsError):
+            await client.create(RESOURCE_CLAIM_TEMPLATES, gpu_template(), NAMESPACE)
         pids = control_plane(cluster)
         result = await measure(client, "stock", pods_of(count, managed=False), pids)
+        show([result])
         await clear(client)
         return result
 
@@ -190,6 +200,7 @@ async def managed(cluster: Cluster, nodes: list[str], count: int, pid: int) -> R
     async with connected(cluster) as client:
         pids = {**control_plane(cluster), "gpudra-controller": pid}
         result = await measure(client, "managed", pods_of(count, managed=True), pids)
+        show([result])
         await clear(client)
         return result
 
@@ -198,7 +209,10 @@ async def prepare(cluster: Cluster, nodes: list[str]) -> None:
     """Slices of managed nodes, and the queue."""
     async with connected(cluster) as client:
         await publish(client, nodes, managed=True)
-        await client.create(QUEUES, queue(QUEUE))
+        with contextlib.suppress(AlreadyExistsError):
+            await client.create(QUEUES, queue(QUEUE))
+        with contextlib.suppress(AlreadyExistsError):
+            await client.create(RESOURCE_CLAIM_TEMPLATES, gpu_template(), NAMESPACE)
 
 
 def control_plane(cluster: Cluster) -> dict[str, int]:
@@ -244,13 +258,15 @@ def main() -> None:
         results = []
         if args.only != "managed":
             results.append(asyncio.run(stock(cluster, nodes, args.pods)))
-            show(results)
         if args.only != "stock":
             folder = base / "controller"
             folder.mkdir(exist_ok=True)
             asyncio.run(prepare(cluster, nodes))
             with gate_installed(cluster), managed_controller(cluster, folder) as running:
-                cluster.kubectl("label", "namespace", NAMESPACE, f"queue.gpudra.io/{QUEUE}=true")
+                cluster.kubectl(
+                    *("label", "namespace", NAMESPACE, "--overwrite"),
+                    f"queue.gpudra.io/{QUEUE}=true",
+                )
                 assert running.process is not None
                 pid = running.process.pid
                 results.append(asyncio.run(managed(cluster, nodes, args.pods, pid)))

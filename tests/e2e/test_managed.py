@@ -110,9 +110,13 @@ def devices(cluster: Cluster, space: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def test_a_pod_goes_through_the_queue_and_says_so(cluster: Cluster, space: str) -> None:
-    """Bound, with its conditions and Events, and the queue shows what it uses."""
+    """It waits for a limit, then is bound, with its conditions and Events; the queue shows its use."""
     name = f"{space}-left"
-    cluster.apply(queue(name, quota={"gpus": 4}), queued_pod("one", name), namespace=space)
+    cluster.apply(queue(name, limit={"gpus": 0}), queued_pod("one", name), namespace=space)
+    wait(
+        cluster, space, waits_for("one", "AboveLimit", "OverLimit", "NeverPlaceable"), "it to wait"
+    )
+    cluster.apply(queue(name, quota={"gpus": 4}, limit={"gpus": 4}))
     wait(cluster, space, all_bound(1), "the pod to be bound")
     pod = cluster.get(f"{CORE}/namespaces/{space}/pods", "one")
     assert word(pod, "Queued")[:2] == ("False", "Admitted")

@@ -82,11 +82,11 @@ def example(
     file = EXAMPLES / str(request.param) / "example.yaml"
     documents = list(yaml.safe_load_all(file.read_text()))
     space = str(documents[0]["metadata"]["name"])
-    cluster.kubectl("create", "namespace", space)
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(documents[0]))
     cluster.wait_for(
         f"{CORE}/namespaces/{space}/serviceaccounts", "default", lambda _: True, what="to exist"
     )
-    cluster.apply_file(file)
+    cluster.kubectl("apply", "-f", str(file))
     yield space
     cluster.kubectl("delete", "jobs", "--all", "-n", space, "--wait=false")
     cluster.delete_namespace(space)
