@@ -5,7 +5,7 @@ Counted per plan and only for terms that a waiting pod, or a pod that is there, 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gpudra.driver.core.gangs.ground import Ground
 from gpudra.driver.core.gangs.noderoom import HOSTNAME, NodeFacts
@@ -41,14 +41,16 @@ class Neighbours:
 
     Args:
         ground: the cluster.
+        keep: pods that are still there; None: all.
     """
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, ground: Ground, keep: Callable[[PodView], bool] | None = None) -> None:
+        self._ground, self._keep = ground, keep
         self._counts: dict[PodTerm, Counter[str]] = {}
         self._kept_off: dict[PodTerm, Counter[str]] = {}
         for pod, node in ground.carriers.values():
-            self._carry(pod, node)
+            if keep is None or keep(pod):
+                self._carry(pod, node)
         self._seated: list[tuple[PodView, str]] = []
 
     def _carry(self, pod: PodView, node: str) -> None:
@@ -84,7 +86,8 @@ class Neighbours:
             found = self._counts[term] = Counter()
             facts = self._ground.facts
             for pod, node in (*self._ground.seats.values(), *self._seated):
-                if node in facts and counts_for(term, pod):
+                there = node in facts and (self._keep is None or self._keep(pod))
+                if there and counts_for(term, pod):
                     found[domain_of(term, facts[node])] += 1
         return found
 

@@ -22,7 +22,7 @@ WIDEST = 16
 
 MIB = 2**20
 FULLER = 1e-4
-"""Of equal nodes the fuller one: what an untouched card counts then, far below any term."""
+"""Of equals the begun card and the fuller node: what untouched cards of a node, squared, count then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,11 @@ class Potential:
             row = self._columns[level]
             total = [a + b for a, b in zip(total, row, strict=True)]
             if level == FULL_CARD:
-                total[0] += self._weights.fresh + FULLER
+                total[0] += self._weights.fresh
                 free |= 1 << number
             elif memory != compute:
                 total[0] += self._weights.skew * abs(memory - compute) / FULL_CARD
+        total[0] -= FULLER * free.bit_count() ** 2
         total[0] += self._weights.group * self._groups[min(free.bit_count(), WIDEST)]
         if free:
             total[0] += self._weights.topology * self._topology.potential(layout.sets, free)

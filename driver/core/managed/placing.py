@@ -11,7 +11,7 @@ from gpudra.api.resource_v1 import AllocationResult, ResourceClaim
 from gpudra.driver.core.allocator import Deadline
 from gpudra.driver.core.gangs.affinity import Neighbours
 from gpudra.driver.core.gangs.domains import Anchor, Clock, Wish, solve_within
-from gpudra.driver.core.gangs.drained import Drained, drained_floor
+from gpudra.driver.core.gangs.drained import Drained, KeepPod, drained_floor
 from gpudra.driver.core.gangs.ground import Sketch
 from gpudra.driver.core.gangs.jobs import Job
 from gpudra.driver.core.gangs.kinds import Entry, Filter
@@ -218,11 +218,17 @@ class Placing:
         return others
 
     def solve(
-        self, floor: Floor, needs: Sequence[Need], job: Job, allowed: Filter | None
+        self,
+        floor: Floor,
+        needs: Sequence[Need],
+        job: Job,
+        allowed: Filter | None,
+        keep: KeepPod | None = None,
     ) -> tuple[Placed, ...] | Failed:
-        """Topology and affinity of the job included."""
-        concerned = self._neighbours.concern(need.pod for need in needs)
-        floor.apart = self._neighbours.accepts if concerned else None
+        """Topology and affinity of the job included; with ``keep``, as if other pods had gone."""
+        pods = [need.pod for need in needs]
+        near = self._neighbours if keep is None else Neighbours(self._state.ground, keep)
+        floor.apart = near.accepts if near.concern(pods) else None
         wish = Wish()
         if job.required or job.preferred:
             least, whole = self._state.tariff.least(
@@ -293,9 +299,9 @@ class Placing:
         version = (state.ground.structure, state.ground.lasting)
         known = state.possible.get(likeness)
         if known is None or known[0] != version:
-            sketch = Drained(state.ground, lambda pod: pod.lasting, lambda _: False, able=True)
+            sketch = Drained(state.ground, _lasting, lambda _: False, able=True)
             floor = drained_floor(state.board, sketch, self._deadline)
-            found = self.solve(floor, needs, job, None)
+            found = self.solve(floor, needs, job, None, _lasting)
             if isinstance(found, Failed) and found.late:
                 return True
             if len(state.possible) > 1024:
@@ -353,6 +359,10 @@ def _pods(placed: Sequence[Placed]) -> tuple[PodPlacement, ...]:
 def _claims(needs: Sequence[Need]) -> list[ResourceClaim]:
     """The claims of a job, shared ones once."""
     return list({c.key: c for need in needs for c in (*need.own, *need.shared)}.values())
+
+
+def _lasting(pod: PodView) -> bool:
+    return pod.lasting
 
 
 def _both(allowed: Filter | None, closed: set[str]) -> Filter | None:

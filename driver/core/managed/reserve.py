@@ -10,18 +10,32 @@ way. (EASY backfilling keeps start times by run times that are promised; where n
 the number of pods in the way takes the place of time.)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpudra.driver.core.allocator import Refusal
-from gpudra.driver.core.gangs.drained import Drained, drained_floor
+from gpudra.driver.core.gangs.drained import Drained, KeepPod, drained_floor
 from gpudra.driver.core.gangs.jobs import Job, job_key
 from gpudra.driver.core.gangs.kinds import Filter
 from gpudra.driver.core.gangs.solver import Failed, Floor, Need
 from gpudra.driver.core.gangs.types import Placed, PodView
 from gpudra.driver.core.managed.state import ManagedCluster
 
-Solve = Callable[[Floor, Sequence[Need], Job, Filter | None], tuple[Placed, ...] | Failed]
+
+class Solve(Protocol):
+    """Placing.solve."""
+
+    def __call__(
+        self,
+        floor: Floor,
+        needs: Sequence[Need],
+        job: Job,
+        allowed: Filter | None,
+        keep: KeepPod | None = None,
+    ) -> tuple[Placed, ...] | Failed:
+        """See Placing.solve."""
+
 
 _PROBES = 5  # how exactly the time of the start is worked out: in 2**5 parts of what is known
 
@@ -184,8 +198,7 @@ class Reservations:
             return float(here + sum(1 for p in ground.on_node(name).values() if not stays(p)))
 
         drained = drained_floor(floor.board, Drained(ground, stays, kept), floor.deadline, price)
-        drained.apart = floor.apart
-        placed = self._solve(drained, needs, job, self._open())
+        placed = self._solve(drained, needs, job, self._open(), stays)
         if isinstance(placed, Failed):
             return None
         return Reservation(job, needs, frozenset(one.node for one in placed))

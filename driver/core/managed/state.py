@@ -32,6 +32,7 @@ from gpudra.driver.core.managed.budgets import Budget
 from gpudra.driver.core.managed.charging import Tariff
 from gpudra.driver.core.managed.demand import Demand
 from gpudra.driver.core.managed.types import JobPlacement, Nomination, PlanOptions
+from gpudra.driver.core.placement.types import PlacementError
 from gpudra.driver.core.preemption import Runner
 from gpudra.driver.core.queueing import Amounts, Book, QueueTree
 
@@ -425,10 +426,11 @@ class ManagedCluster:
         claims = [self.claims[ref.key] for ref in pod.claims if ref.key in self.claims]
         try:
             plan = self.ground.plan(claims)
-        except Refusal:
+            asked = self.tariff.demand(plan, pod.cpu_milli, pod.memory_bytes)
+        except (Refusal, PlacementError):
             self.demand.remove(uid)  # nobody can serve it, so nothing is kept free for its like
             return
-        self.demand.put(uid, self.tariff.demand(plan, pod.cpu_milli, pod.memory_bytes))
+        self.demand.put(uid, asked)
 
     def _charge(self, job: str) -> None:
         charged = self.charge_of(job)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan says. Carried out by the controller (gpudra.controller.managed); nothing here acts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpudra.api.resource_v1 import AllocationResult
 from gpudra.driver.core.gangs.noderoom import MANAGED_LABEL
@@ -9,6 +9,9 @@ from gpudra.driver.core.gangs.types import Placed, PodPlacement
 from gpudra.driver.core.placement.calibrate import CANDIDATES
 from gpudra.driver.core.placement.types import Weights
 from gpudra.driver.core.queueing import NOTHING, Amounts
+
+STEADY = replace(CANDIDATES[0], fresh=0.0)
+"""Begun cards before untouched ones: a bonus for opening cards pays only where nothing ever ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class PlanOptions:
     """
 
     node_label: str = MANAGED_LABEL
-    weights: Weights = CANDIDATES[0]
+    weights: Weights = STEADY
     reservations: int = 16
     flight_seconds: float = 120.0
     broken_seconds: float = 600.0
