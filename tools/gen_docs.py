@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tables of the docs that come from code: ``python -m tools.gen_docs [--check]``.
 
-``docs/config.md`` lists the flags, ``docs/metrics.md`` the metrics, ``docs/api.md`` our kinds, the
+``docs/config.md`` lists the flags, ``docs/metrics.md`` the metrics, ``docs/api.md`` our kinds, ``docs/cli.md`` the commands, the
 chart's README its values; its Chart.yaml carries the version of pyproject.toml. ``--check`` writes nothing
 and fails when a page is stale; a test does the same.
 """
@@ -16,12 +16,14 @@ from pathlib import Path
 from gpudra.controller import options as controller
 from gpudra.driver.observability.metrics import TABLE, Component, Metric
 from gpudra.kubelet_plugin import options as agent
+from tools import cli_docs
 from tools.chart_docs import CHART, value_rows
 from tools.crd_docs import api_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 CONFIG = DOCS / "config.md"
 METRICS = DOCS / "metrics.md"
+CLI = DOCS / "cli.md"
 API = DOCS / "api.md"
 CHART_PAGE = CHART / "README.md"
 CHART_FILE = CHART / "Chart.yaml"
@@ -56,6 +58,7 @@ def pages() -> dict[Path, str]:
     metrics = _with_table(METRICS.read_text(), "All metrics", metric_rows())
     chart = _with_table(CHART_PAGE.read_text(), "Values", value_rows(VALUES.read_text()))
     made = {API: api_page(), CHART_FILE: _chart_file()}
+    made[CLI] = cli_docs.page()
     return {CONFIG: config, METRICS: metrics, CHART_PAGE: chart, **made}
 
 

@@ -122,7 +122,7 @@ def test_the_doctor_says_what_it_may_not_look_at(
 
 def test_rights_of_the_controller_are_in_its_role() -> None:
     """What the doctor asks for is what the chart grants, at least."""
-    objects = Helm.built().template()
+    objects = Helm.built().template("--set", "managed.enabled=true")
     granted = {
         (group, resource, verb)
         for rule in find(objects, "ClusterRole", "gpudra-controller")["rules"]
@@ -130,5 +130,6 @@ def test_rights_of_the_controller_are_in_its_role() -> None:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    wanted = {(one.group, one.resource, one.verb) for one in rights.CONTROLLER}
+    needed = rights.CONTROLLER + rights.MANAGED
+    wanted = {(one.group, one.resource, one.verb) for one in needed}
     assert wanted - granted == set()

@@ -232,7 +232,9 @@ async def _features(client: Any, facts: Facts) -> ServerFeatures | str | None:
 
 async def _access(client: Any, facts: Facts) -> tuple[Access, ...]:
     found = []
-    for component, wanted in ((AGENT, rights.AGENT), (CONTROLLER, rights.CONTROLLER)):
+    managed = any((one.get("spec") or {}).get("managed") for one in facts.of("nodepolicies"))
+    controller = rights.CONTROLLER + (rights.MANAGED if managed else ())
+    for component, wanted in ((AGENT, rights.AGENT), (CONTROLLER, controller)):
         if not facts.part(_WORKLOADS[component], component):
             continue  # it is not installed, which its own check says
         namespace, name = facts.account(component)

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from gpudra.api.nodepolicy import CONFLICT
 from gpudra.controller.ctl.doctor.facts import CONTROLLER, Facts, name_of
 from gpudra.controller.ctl.doctor.findings import Finding, error, named, ok, warning
-from gpudra.controller.ctl.doctor.rights import Right, rights
 
 QUEUES = "queues"
 GATE = "gpudra.io/admission"
-RIGHTS: tuple[Right, ...] = rights("resource.k8s.io", "resourceclaims/binding", "update")
 
 
 def check_policies(facts: Facts) -> Iterator[Finding]:

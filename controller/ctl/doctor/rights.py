@@ -94,6 +94,13 @@ CONTROLLER: tuple[Right, ...] = (
     *rights(_OWN, "nodepolicies/status", "patch"),
     *rights(_EVENTS, "events", "create", "patch"),
 )
+# What the controller needs beside that where a NodePolicy asks for managed mode.
+MANAGED: tuple[Right, ...] = (
+    *rights(_DRA, "resourceclaims/binding", "update"),
+    *rights(_DRA, "resourceclaims/status", "update"),
+    *rights("", "pods", "list", "watch", "patch"),
+    *rights(_OWN, "queues", "list", "watch", "admit"),
+)
 
 
 async def refused(

@@ -22,6 +22,7 @@ ASKING = {
     "explain": ("explain claim/a", "explain pod/a"),
     "queues": ("queues",),
     "whatif": ("whatif -f FILE",),
+    "defrag": ("defrag --plan",),
     "release": ("release --all",),
     "convert": ("convert -f FILE --managed --from-cluster",),
     "cordon": ("cordon gpu-1",),
