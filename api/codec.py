@@ -77,8 +77,22 @@ def _decoder_of(cls: type[Any]) -> Decoder:
     """The decoder of a class, built on first use."""
     found = _DECODERS.get(cls)
     if found is None:
-        found = _DECODERS[cls] = _object_decoder(cls, *_plan_decoding(cls))
+        found = _object_decoder(cls, *_plan_decoding(cls))
+        if hasattr(cls, "after_decoding"):
+            found = _with_hook(found)
+        _DECODERS[cls] = found
     return found
+
+
+def _with_hook(decode: Decoder) -> Decoder:
+    """For classes that prepare something out of what was decoded: ``after_decoding``."""
+
+    def decode_and_tell(raw: Json) -> Any:
+        found = decode(raw)
+        found.after_decoding()
+        return found
+
+    return decode_and_tell
 
 
 def _plan_decoding(cls: type[Any]) -> tuple[dict[str, tuple[str, Decoder]], dict[str, str]]:

@@ -21,6 +21,7 @@ from gpudra.api.codec import (
     api_type,
     mapping_field,
 )
+from gpudra.api.columns import SliceColumns
 from gpudra.api.meta import NodeSelector, ObjectMeta
 from gpudra.api.quantity import Quantity
 
@@ -154,8 +155,32 @@ class ResourceSliceSpec(ApiObject):
     partition_type_attribute: str | None = None
 
 
+class _WithColumns(ApiObject):
+    """Room for what ResourceSlice remembers: it is no field, so copies start without it.
+
+    Attributes:
+        columns: the devices by column; made when decoded, or else when first asked for.
+    """
+
+    __slots__ = ("columns",)
+
+    columns: SliceColumns
+
+    def __getattr__(self, name: str) -> SliceColumns:
+        # Python comes here only while the slot is empty.
+        if name != "columns":
+            raise AttributeError(name)
+        found = SliceColumns(self)
+        object.__setattr__(self, "columns", found)
+        return found
+
+    def after_decoding(self) -> None:
+        """Called by the decoder: a slice from a server is going to be asked about."""
+        object.__setattr__(self, "columns", SliceColumns(self))
+
+
 @api_type
-class ResourceSlice(ApiObject):
+class ResourceSlice(_WithColumns):
     """A part of a pool, as published by a driver."""
 
     api_version: str = _always(API_VERSION)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpudra.api.names import split_qualified_name
 from gpudra.driver.core.allocator.consumable_capacity import Fit
-from gpudra.driver.core.allocator.holdings import Hold, PoolHolds
+from gpudra.driver.core.allocator.holdings import Hold
 from gpudra.driver.core.allocator.layouts import Amounts, Groups
 from gpudra.driver.core.allocator.pools import Pool
 from gpudra.driver.core.allocator.template import Island, Template
@@ -133,8 +133,8 @@ class PoolState:
 
     __slots__ = ("free", "held", "key", "lost")
 
-    def __init__(self, pool: Pool, holds: PoolHolds) -> None:
-        self.held: dict[int, tuple[Hold, ...]] = {}
+    def __init__(self, pool: Pool, holds: Mapping[str, Sequence[Hold]]) -> None:
+        self.held: dict[int, Sequence[Hold]] = {}
         self.lost: tuple[str, ...] = ()
         self.free = pool.counters
         if holds and pool.ready:
@@ -145,7 +145,7 @@ class PoolState:
             keys.sort()
             self.key = (self.free, tuple(keys))
 
-    def _read(self, pool: Pool, holds: PoolHolds) -> None:
+    def _read(self, pool: Pool, holds: Mapping[str, Sequence[Hold]]) -> None:
         index_of, amounts = pool.index_of, pool.amounts
         lost = []
         free = list(pool.counters)
@@ -197,6 +197,20 @@ def island_states(
             elif groups:
                 _hold_elsewhere(template, part, groups[index], found)
     return tuple(found)
+
+
+def held_state(island: Island, start: IslandState, members: int) -> IslandState:
+    """An island's state while members (bits) of it are held, each by somebody alone."""
+    free, groups = list(start[0]), start[4]
+    for local, amounts in enumerate(island.amounts):
+        if not members >> local & 1:
+            continue
+        for slot, amount in amounts:
+            free[slot] -= amount
+        if island.groups:
+            joined = join_groups(groups, island.groups[local])
+            groups = joined if joined is not None else groups
+    return tuple(free), members, 0, (), groups
 
 
 def _hold(

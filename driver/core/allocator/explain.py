@@ -21,6 +21,7 @@ from gpudra.driver.core.allocator.facts import Verdict
 from gpudra.driver.core.allocator.holdings import Hold
 from gpudra.driver.core.allocator.index import ClusterIndex
 from gpudra.driver.core.allocator.question import Question
+from gpudra.driver.core.allocator.records import PoolRecord
 from gpudra.driver.core.allocator.relax import Relaxation, relaxations
 from gpudra.driver.core.allocator.requests import Alternative, ClaimPlan, Plan
 from gpudra.driver.core.allocator.types import (
@@ -31,7 +32,7 @@ from gpudra.driver.core.allocator.types import (
     Reason,
     Refusal,
 )
-from gpudra.driver.core.allocator.view import NodeView, PoolRecord
+from gpudra.driver.core.allocator.view import NodeView
 from gpudra.driver.core.cel import CelDevice, CelEvaluationError
 from gpudra.driver.core.cel import Explanation as Clause
 

@@ -6,9 +6,10 @@ device: exclusively, through a share (``shareID``), or by administrative access,
 nothing. Claims whose allocation is still in flight are put here like any other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from gpudra.api.codec import NOTHING
 from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.allocator.consumable_capacity import normalized
 from gpudra.driver.core.allocator.types import PoolKey
@@ -28,8 +29,22 @@ class Hold(NamedTuple):
     amounts: Mapping[tuple[str, str], int]
 
 
-PoolHolds = Mapping[str, tuple[Hold, ...]]
-"""Holds per device name."""
+class PoolHolds:
+    """The holds on devices of one pool. Never changed once a pool's record has it.
+
+    Attributes:
+        devices: holds per device name; devices that the pool no longer lists included.
+        shared: whether any of them is a share.
+    """
+
+    __slots__ = ("devices", "shared")
+
+    def __init__(self, devices: dict[str, tuple[Hold, ...]], *, shared: bool) -> None:
+        self.devices = devices
+        self.shared = shared
+
+
+NO_HOLDS = PoolHolds({}, shared=False)
 
 
 def claim_identity(claim: ResourceClaim) -> str:
@@ -38,66 +53,117 @@ def claim_identity(claim: ResourceClaim) -> str:
 
 
 class Holdings:
-    """All holds of a cluster, by pool and device. Changed by whole claims only."""
+    """All holds of a cluster, by pool and device. Changed by whole claims only.
+
+    Attributes:
+        by_pool: pools without holds are not in it.
+    """
 
     def __init__(self) -> None:
-        self._by_pool: dict[PoolKey, dict[str, tuple[Hold, ...]]] = {}
-        self._by_claim: dict[str, tuple[str, tuple[tuple[PoolKey, str, Hold], ...]]] = {}
+        self.by_pool: dict[PoolKey, PoolHolds] = {}
+        self._by_claim: dict[str, ResourceClaim] = {}
+
+    def load(self, claims: Iterable[ResourceClaim]) -> None:
+        """Takes note of many claims; before anybody has asked for the holds of a pool."""
+        by_claim, by_pool = self._by_claim, self.by_pool
+        for claim in claims:
+            allocation = claim.status.allocation
+            if allocation is None:
+                continue
+            metadata = claim.metadata
+            key = f"{metadata.namespace}/{metadata.name}"
+            identity = f"{key}/{metadata.uid}"
+            if identity in by_claim:
+                self.remove(identity)
+            by_claim[identity] = claim
+            exclusive = (Hold(key, False, NOTHING),)
+            last, driver, holds = "", "", None
+            devices: dict[str, tuple[Hold, ...]] = {}
+            for result in allocation.devices.results:
+                if result.admin_access:
+                    continue
+                pool = result.pool
+                if holds is None or pool is not last or result.driver != driver:
+                    driver, last = result.driver, pool
+                    holds = by_pool.get((driver, pool))
+                    if holds is None:
+                        holds = by_pool[driver, pool] = PoolHolds({}, shared=False)
+                    devices = holds.devices
+                own = exclusive
+                if result.share_id is not None:
+                    own = (Hold(key, True, normalized(result.consumed_capacity, driver)),)
+                    holds.shared = True
+                device = result.device
+                present = devices.get(device)
+                devices[device] = own if present is None else present + own
 
     def put(self, claim: ResourceClaim) -> set[PoolKey]:
         """Takes the claim's present allocation for the truth; returns the pools that changed."""
         identity = claim_identity(claim)
         touched = self.remove(identity)
-        entries = tuple(_entries(claim))
-        if not entries:
+        if claim.status.allocation is None:
             return touched
-        self._by_claim[identity] = (claim.key, entries)
-        by_pool = self._by_pool
-        for pool, device, hold in entries:
-            holds = by_pool.get(pool)
+        self._by_claim[identity] = claim
+        fresh: dict[PoolKey, PoolHolds] = {}
+        for pool, device, hold in _entries(claim):
+            holds = fresh.get(pool)
             if holds is None:
-                holds = by_pool[pool] = {}
-            present = holds.get(device)
-            holds[device] = (hold,) if present is None else (*present, hold)
-            touched.add(pool)
-        return touched
+                before = self.holds(pool)
+                holds = PoolHolds(dict(before.devices), shared=before.shared)
+                fresh[pool] = holds
+            holds.devices[device] = (*holds.devices.get(device, ()), hold)
+            holds.shared = holds.shared or hold.shared
+        self.by_pool.update(fresh)
+        return touched | fresh.keys()
 
     def remove(self, identity: str) -> set[PoolKey]:
         """Forgets a claim (see claim_identity); returns the pools that changed."""
-        _, entries = self._by_claim.pop(identity, ("", ()))
-        touched = set()
-        for pool, device, hold in entries:
-            holds = self._by_pool[pool]
-            left = list(holds[device])
+        claim = self._by_claim.pop(identity, None)
+        if claim is None:
+            return set()
+        fresh: dict[PoolKey, dict[str, tuple[Hold, ...]]] = {}
+        for pool, device, hold in _entries(claim):
+            devices = fresh.get(pool)
+            if devices is None:
+                devices = fresh[pool] = dict(self.by_pool[pool].devices)
+            left = list(devices[device])
             left.remove(hold)
             if left:
-                holds[device] = tuple(left)
+                devices[device] = tuple(left)
             else:
-                del holds[device]
-            if not holds:
-                del self._by_pool[pool]
-            touched.add(pool)
-        return touched
+                del devices[device]
+        for pool, devices in fresh.items():
+            if devices:
+                shared = self.by_pool[pool].shared and any(
+                    hold.shared for own in devices.values() for hold in own
+                )
+                self.by_pool[pool] = PoolHolds(devices, shared=shared)
+            else:
+                del self.by_pool[pool]
+        return set(fresh)
 
-    def of_pool(self, pool: PoolKey) -> PoolHolds:
+    def of_pool(self, pool: PoolKey) -> Mapping[str, tuple[Hold, ...]]:
         """The holds on devices of a pool, those of devices that it no longer lists included."""
-        return self._by_pool.get(pool, {})
+        return self.holds(pool).devices
+
+    def holds(self, pool: PoolKey) -> PoolHolds:
+        """The same; later changes make another object."""
+        return self.by_pool.get(pool, NO_HOLDS)
 
     def __len__(self) -> int:
         return len(self._by_claim)
 
 
-def _entries(claim: ResourceClaim) -> list[tuple[PoolKey, str, Hold]]:
+def _entries(claim: ResourceClaim) -> Iterator[tuple[PoolKey, str, Hold]]:
     allocation = claim.status.allocation
     if allocation is None:
-        return []
-    entries, key = [], claim.key
-    exclusive = Hold(key, False, {})
+        return
+    key = claim.key
+    exclusive = Hold(key, False, NOTHING)
     for result in allocation.devices.results:
         if result.admin_access:
             continue
         hold = exclusive
         if result.share_id is not None:
             hold = Hold(key, True, normalized(result.consumed_capacity, result.driver))
-        entries.append(((result.driver, result.pool), result.device, hold))
-    return entries
+        yield (result.driver, result.pool), result.device, hold

@@ -23,7 +23,7 @@ from gpudra.driver.core.allocator.nodeselector import matches
 from gpudra.driver.core.allocator.question import NodeAnswers, Question
 from gpudra.driver.core.allocator.requests import Plan, make_plan
 from gpudra.driver.core.allocator.search import Scorer
-from gpudra.driver.core.allocator.selectors import SelectorCache
+from gpudra.driver.core.allocator.selectors import SELECTORS
 from gpudra.driver.core.allocator.types import Answer, Deadline, Node, Outcome, Refusal
 from gpudra.driver.core.allocator.view import ClusterState
 
@@ -41,7 +41,7 @@ class ClusterIndex:
         self.state = ClusterState()
         self._most = questions
         self._classes: dict[str, DeviceClass] = {}
-        self._selectors = SelectorCache()
+        self._selectors = SELECTORS
         self._questions: OrderedDict[tuple[object, ...], Question] = OrderedDict()
 
     @classmethod
@@ -56,16 +56,9 @@ class ClusterIndex:
     ) -> "ClusterIndex":
         """An index of these objects; claims count as far as they are allocated."""
         index = cls()
-        for node in nodes:
-            index.put_node(node)
-        for one in slices:
-            index.put_slice(one)
+        index.state.load(nodes, list(slices), claims, rules)
         for device_class in classes:
             index.put_class(device_class)
-        for claim in claims:
-            index.put_claim(claim)
-        for rule in rules:
-            index.put_rule(rule)
         return index
 
     # --- changes: each touches only the pools and nodes that it names -------------------------
@@ -135,7 +128,7 @@ class ClusterIndex:
 
     def _drop(self, signature: tuple[object, ...]) -> None:
         question = self._questions.pop(signature)
-        for record in self.state.known_records().values():
+        for record in self.state.records():
             record.forget(question.space)
 
     def allocate(

@@ -6,7 +6,7 @@ for one node is kept in positions (third device, not gpu-7), so that every node 
 equal use takes the answer over by a look-up.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,9 @@ from gpudra.driver.core.allocator.answer import Given, allocation
 from gpudra.driver.core.allocator.counters import IslandState, island_states
 from gpudra.driver.core.allocator.derivedvalues import DerivedValues
 from gpudra.driver.core.allocator.facts import FactSpace, Verdict, judge
+from gpudra.driver.core.allocator.models import Model, Models
 from gpudra.driver.core.allocator.pools import SKIP_FEATURE
+from gpudra.driver.core.allocator.records import PoolRecord
 from gpudra.driver.core.allocator.requests import Alternative, Plan
 from gpudra.driver.core.allocator.search import Scorer, Search
 from gpudra.driver.core.allocator.template import (
@@ -29,6 +31,7 @@ from gpudra.driver.core.allocator.types import (
     Answer,
     Deadline,
     DeviceId,
+    Node,
     Outcome,
     Refusal,
     node_refusal,
@@ -67,6 +70,14 @@ class Known:
         return found is not None and isinstance(found, Refusal) and found.outcome is Outcome.TIMEOUT
 
 
+Entry = Known | tuple[Node, PoolRecord, Model, Solution | None]
+"""What was found for a node in the general way, or by its model."""
+
+
+def _spelt_out(node: Node, record: PoolRecord, model: Model, found: Solution | None) -> Known:
+    return Known(NodeView(node, (record,), ()), model.template, found)
+
+
 class Question:
     """All there is to know about one kind of claims.
 
@@ -89,8 +100,9 @@ class Question:
         self._verdicts: dict[tuple[object, ...], dict[int, Verdict]] = {}
         self.derived = DerivedValues(self.space.samples)
         self._builder = TemplateBuilder(plan, self.verdict, self.derived)
+        self._models = Models(plan.reads, [name for name, _ in self._builder.sources])
         self._templates: dict[Any, Template] = {}
-        self._nodes: dict[str, Known] = {}
+        self._nodes: dict[str, Entry] = {}
         self.said: dict[tuple[object, ...], tuple[str, str]] = {}
         self._asked_at: int | None = None
         self._asks_all = any(
@@ -127,7 +139,8 @@ class Question:
         name = view.node.name
         if scorer is not None:
             return self.answer(plan, self._find(view, deadline, scorer))
-        known = self._nodes.get(name)
+        before = self._nodes.get(name)
+        known = before if isinstance(before, Known) else None
         if known is None or known.view is not view:
             known = self._find(view, deadline, None, known)
             if not known.timed_out:
@@ -143,19 +156,82 @@ class Question:
         if seen is None:
             self._nodes.clear()
         self._asked_at = state.now
-        late: dict[str, Known] = {}
-        nodes, find_view = self._nodes, state.find_view
-        for name in changed:
-            view = find_view(name)
+        late: dict[str, Entry] = {}
+        nodes = self._nodes
+        for name in self._ask_models(changed, state, deadline):
+            view = state.find_view(name)
             known = nodes.get(name)
             if view is None:
                 nodes.pop(name, None)
-            elif known is None or known.view is not view:
-                known = self._find(view, deadline, None, known)
+            elif not isinstance(known, Known) or known.view is not view:
+                before = known if isinstance(known, Known) else None
+                known = self._find(view, deadline, None, before)
                 (late if known.timed_out else nodes)[name] = known
         if late:
             self._asked_at = None  # they are not known yet, so next time everybody is asked
         return NodeAnswers(self, plan, self._nodes | late if late else dict(self._nodes))
+
+    def _ask_models(
+        self, names: Iterable[str], state: ClusterState, deadline: Deadline | None
+    ) -> Iterable[str]:
+        """Answers for the nodes that are like others; returns the rest."""
+        local = state.only_local()
+        if local is None or not self._models.usable:
+            return names
+        rest: list[str] = []
+        found, nodes, models, key_of = (
+            state.nodes,
+            self._nodes,
+            self._models.known,
+            self._models.key,
+        )
+        for name in names:
+            record = local.get(name)
+            node = found.get(name)
+            if node is None or not isinstance(record, PoolRecord):
+                rest.append(name)
+                continue
+            key = key_of(record)
+            if key is None:
+                rest.append(name)
+                continue
+            model = models.get(key)
+            if model is None:
+                model = self._new_model(key, record, node)
+            used = record.used() if record.holds.devices else 0
+            if model is None or used is None:
+                rest.append(name)
+                continue
+            try:
+                solution = model.answers[used]
+            except KeyError:
+                if not self._search(model, used, deadline):
+                    rest.append(name)
+                    continue
+                solution = model.answers[used]
+            nodes[name] = (node, record, model, solution)
+        return rest
+
+    def _new_model(self, key: Hashable, record: PoolRecord, node: Node) -> Model | None:
+        if key in self._models.unready or not record.pool.ready:
+            self._models.unready.add(key)
+            return None
+        view = NodeView(node, (record,), ())
+        model = Model(self.template(view), self.parts(view)[0])
+        self._models.put(key, model)
+        return model
+
+    def _search(self, model: Model, used: int, deadline: Deadline | None) -> bool:
+        """Finds a model's answer; False if the node has to be asked in the general way."""
+
+        def search(islands: tuple[IslandState, ...]) -> Search:
+            return Search(self._plan, model.template, islands, deadline=deadline)
+
+        try:
+            model.find(used, search)
+        except Refusal:
+            return False
+        return True
 
     def choose(
         self,
@@ -170,7 +246,8 @@ class Question:
 
         Args:
             view: the node, also one as it would be after changes that nobody has made yet.
-            scorer: see Search.best, as is ``limit``.
+            scorer: see Search.best.
+            limit: see Search.best.
             marks: see Symmetry.
             deadline: for the search.
         """
@@ -189,6 +266,23 @@ class Question:
             return Known(view, template, search.best(scorer, limit))
         except Refusal as refusal:
             return Known(view, template, refusal)
+
+    def preference(self, found: Solution) -> int:
+        """How high the chosen alternatives stand in their lists; see Answer."""
+        return _preference(self._plan, found)
+
+    def amounts(self, template: Template, pick: Pick) -> Mapping[str, int] | None:
+        """Nanos that a pick takes of each capacity, by published name; None: all of the device."""
+        if not template.multiple[pick.position]:
+            return None
+        alternative = (
+            self._plan.claims[pick.claim].requests[pick.request].alternatives[pick.alternative]
+        )
+        if alternative.admin:
+            return {}
+        found = template.candidates[pick.claim, pick.request, pick.alternative]
+        shown = found.fits[pick.position].shown
+        return {name: amount.nanos for name, amount in shown.items()}
 
     def _find(
         self,
@@ -261,8 +355,9 @@ class Question:
 
     # --- answering ------------------------------------------------------------------------
 
-    def answer(self, plan: Plan, known: Known) -> Answer:
+    def answer(self, plan: Plan, entry: Entry) -> Answer:
         """What was found, for the claims of one plan."""
+        known = entry if isinstance(entry, Known) else _spelt_out(*entry)
         view, template, found = known.view, known.template, known.found
         name = view.node.name
         if isinstance(found, Refusal):
@@ -282,7 +377,7 @@ class Question:
 class NodeAnswers(Mapping[str, Answer]):
     """The answers of many nodes, as they were when asked; each is put into words when looked at."""
 
-    def __init__(self, question: Question, plan: Plan, known: dict[str, Known]) -> None:
+    def __init__(self, question: Question, plan: Plan, known: dict[str, Entry]) -> None:
         self._question = question
         self._plan = plan
         self._known = known
@@ -298,7 +393,11 @@ class NodeAnswers(Mapping[str, Answer]):
 
     def fitting(self) -> list[str]:
         """The nodes on which the claims can be allocated."""
-        return [name for name, known in self._known.items() if isinstance(known.found, Solution)]
+        return [
+            name
+            for name, known in self._known.items()
+            if (known.found if isinstance(known, Known) else known[3]).__class__ is Solution
+        ]
 
 
 def _preference(plan: Plan, found: Solution) -> int:

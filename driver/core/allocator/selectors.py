@@ -53,3 +53,7 @@ class SelectorCache:
         if isinstance(found, CelCompileError):
             raise found
         return found
+
+
+SELECTORS = SelectorCache()
+"""Of the whole process: what an expression compiles to depends on nothing else."""

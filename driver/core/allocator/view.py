@@ -6,77 +6,16 @@ computed from a pool is thrown away with the pool's record, so a process that ha
 knows exactly what a fresh one would.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpudra.api.resource_v1 import DeviceTaint, DeviceTaintRule, ResourceSlice
-from gpudra.driver.core.allocator.counters import PoolState
-from gpudra.driver.core.allocator.facts import FactSpace
-from gpudra.driver.core.allocator.holdings import Holdings
-from gpudra.driver.core.allocator.pools import Pool, PoolStatus, build_pool
+from gpudra.api.resource_v1 import DeviceTaintRule, ResourceClaim, ResourceSlice
+from gpudra.driver.core.allocator.holdings import NO_HOLDS, Holdings
+from gpudra.driver.core.allocator.pools import Pool, PoolStatus
+from gpudra.driver.core.allocator.records import ExtraTaints, PoolRecord
 from gpudra.driver.core.allocator.taints import rule_taints, rules_for_pool
 from gpudra.driver.core.allocator.types import Node, PoolKey
-
-
-class PoolRecord:
-    """One pool with everything that was worked out from it.
-
-    Attributes:
-        pool: as published.
-        state: what is in use.
-        taints: taints that rules add, by device name; None if no rule touches the pool.
-    """
-
-    __slots__ = ("_kinds", "_shapes", "pool", "state", "taints")
-
-    def __init__(
-        self,
-        pool: Pool,
-        state: PoolState,
-        taints: Callable[[str], tuple[DeviceTaint, ...]] | None,
-    ) -> None:
-        self.pool = pool
-        self.state = state
-        self.taints = taints
-        self._kinds: dict[int, tuple[int, ...]] = {}
-        self._shapes: dict[int, int] = {}
-
-    def kinds(self, space: FactSpace) -> tuple[int, ...]:
-        """Fact numbers of the devices, worked out once per space."""
-        found = self._kinds.get(id(space))
-        if found is None:
-            found = space.number(self.pool.key[0], self.pool.devices, self.taints)
-            self._kinds[id(space)] = found
-        return found
-
-    def shape(self, space: FactSpace) -> int:
-        """A number that pools have in common if a question cannot tell them apart."""
-        found = self._shapes.get(id(space))
-        if found is None:
-            pool = self.pool
-            content = (pool.key[0], self.kinds(space), *_structure(pool))
-            found = self._shapes[id(space)] = space.shape(content)
-        return found
-
-    def forget(self, space: FactSpace) -> None:
-        """Drops what was worked out for a space that is no more."""
-        self._kinds.pop(id(space), None)
-        self._shapes.pop(id(space), None)
-
-    def with_state(self, state: PoolState) -> "PoolRecord":
-        """The same pool with other devices in use."""
-        fresh = PoolRecord(self.pool, state, self.taints)
-        fresh._kinds, fresh._shapes = self._kinds, self._shapes
-        return fresh
-
-
-def _structure(pool: Pool) -> tuple[Any, ...]:
-    """Counters by number instead of name, and what only some pools have."""
-    if not pool.slots and not pool.skips:
-        return ()
-    skipped = tuple([home.skip_operations for home in pool.homes]) if pool.skips else ()
-    return pool.table, pool.groups, pool.sets, pool.home_of if pool.skips else (), skipped
 
 
 @dataclass(slots=True)
@@ -96,8 +35,10 @@ class NodeView:
     troubles: tuple[tuple[bool, str], ...]
 
 
-_NOWHERE: frozenset[PoolKey] = frozenset()
 _JOURNAL = 100_000  # changes remembered; whoever asks less often reads all nodes anew
+
+Local = PoolRecord | dict[PoolKey, PoolRecord]
+"""The pools of one node alone: one, as on most nodes, or several."""
 
 
 @dataclass(slots=True)
@@ -107,17 +48,54 @@ class ClusterState:
     nodes: dict[str, Node] = field(default_factory=dict)
     holdings: Holdings = field(default_factory=Holdings)
     rules: dict[str, DeviceTaintRule] = field(default_factory=dict)
-    _slices: dict[PoolKey, dict[str, ResourceSlice]] = field(default_factory=dict)
-    _home: dict[str, PoolKey] = field(default_factory=dict)
+    _homes: dict[str, PoolKey] | None = None
     _records: dict[PoolKey, PoolRecord] = field(default_factory=dict)
-    _local: dict[str, set[PoolKey]] = field(default_factory=dict)
-    _place: dict[PoolKey, str] = field(default_factory=dict)
+    _local: dict[str, Local] = field(default_factory=dict)
     _shared: set[PoolKey] = field(default_factory=set)
     _views: dict[str, NodeView] = field(default_factory=dict)
     _journal: list[str] = field(default_factory=list)
     _forgotten: int = 0
 
     # --- changes --------------------------------------------------------------------------
+
+    def load(
+        self,
+        nodes: Iterable[Node],
+        slices: Sequence[ResourceSlice],
+        claims: Iterable[ResourceClaim],
+        rules: Iterable[DeviceTaintRule],
+    ) -> None:
+        """A whole cluster at once, into a state that holds nothing yet."""
+        self.nodes.update([(node.name, node) for node in nodes])
+        self.holdings.load(claims)
+        self.rules.update([(rule.metadata.name, rule) for rule in rules])
+        records, holds = self._records, self.holdings.by_pool
+        for one in slices:
+            own = one.columns
+            key = own.key
+            record = records.get(key)
+            if record is None:
+                held = holds.get(key, NO_HOLDS)
+                records[key] = PoolRecord(key, [one], held, own.place, None)
+            else:
+                record.slices.append(one)
+        names = {one.columns.name for one in slices}
+        if len(names) < len(slices):  # some stand twice, the later ones count
+            records.clear()
+            for one in slices:
+                self.put_slice(one)
+        else:
+            self._enter_loaded()
+        self._forget_journal()
+
+    def _enter_loaded(self) -> None:
+        local, ruled = self._local, bool(self.rules)
+        for record in list(self._records.values()):
+            place = record.place
+            if ruled or not place or len(record.slices) > 1 or place in local:
+                self._put_record(record.key, record.slices)
+            else:
+                local[place] = record
 
     def put_node(self, node: Node) -> None:
         """Adds or replaces a node."""
@@ -132,85 +110,118 @@ class ClusterState:
     def put_slice(self, one: ResourceSlice) -> None:
         """Adds or replaces a slice."""
         key = (one.spec.driver, one.spec.pool.name)
-        before = self._home.get(one.metadata.name)
+        name = one.metadata.name
+        before = self._home().get(name)
         if before is not None and before != key:
-            self.remove_slice(one.metadata.name)
-        self._home[one.metadata.name] = key
-        slices = self._slices.get(key)
-        if slices is None:
-            slices = self._slices[key] = {}
-        slices[one.metadata.name] = one
-        place = self._place.get(key)
-        if place and place == one.spec.node_name:
-            # The next slice of a node's pool: where the pool belongs does not change.
-            self._records.pop(key, None)
-            self._drop_view(place)
-        else:
-            self._pool_changed(key)
+            self.remove_slice(name)
+        self._home()[name] = key
+        others = self._others(key, name) if before == key else self._slices(key)
+        self._drop_record(key)
+        self._put_record(key, [*others, one])
+        self._drop_views(key)
 
     def remove_slice(self, name: str) -> None:
         """Forgets a slice."""
-        key = self._home.pop(name, None)
+        key = self._home().pop(name, None)
         if key is None:
             return
-        slices = self._slices[key]
-        del slices[name]
-        if not slices:
-            del self._slices[key]
-        self._pool_changed(key)
+        others = self._others(key, name)
+        self._drop_views(key)
+        self._drop_record(key)
+        if others:
+            self._put_record(key, others)
+            self._drop_views(key)
 
     def put_rule(self, rule: DeviceTaintRule) -> None:
         """Adds or replaces a taint rule."""
         before = self.rules.get(rule.metadata.name)
         self.rules[rule.metadata.name] = rule
-        self._rules_changed(one for one in (before, rule) if one is not None)
+        self._rules_changed([one for one in (before, rule) if one is not None])
 
     def remove_rule(self, name: str) -> None:
         """Forgets a taint rule."""
         before = self.rules.pop(name, None)
         if before is not None:
-            self._rules_changed((before,))
+            self._rules_changed([before])
 
     def holds_changed(self, pools: Iterable[PoolKey]) -> None:
         """To be told which pools Holdings named as changed."""
         for key in pools:
             record = self._records.get(key)
             if record is not None:
-                state = PoolState(record.pool, self.holdings.of_pool(key))
-                self._records[key] = record.with_state(state)
-            self._drop_views(key)
-
-    def _rules_changed(self, rules: Iterable[DeviceTaintRule]) -> None:
-        changed = list(rules)
-        for key in list(self._slices):
-            if rules_for_pool(changed, key):
-                self._records.pop(key, None)
+                self._enter(record.with_holds(self.holdings.holds(key)))
                 self._drop_views(key)
 
-    def _pool_changed(self, key: PoolKey) -> None:
-        self._drop_views(key)
-        self._records.pop(key, None)
-        place = self._place.pop(key, None)
-        if place:
-            self._local[place].discard(key)
-        self._shared.discard(key)
-        slices = self._slices.get(key)
-        if slices is None:
-            return
-        names = {one.spec.node_name for one in slices.values()}
-        place = names.pop() if len(names) == 1 else ""
-        self._place[key] = place
-        if place:
-            self._local.setdefault(place, set()).add(key)
-        else:
+    def _home(self) -> dict[str, PoolKey]:
+        """The pool of each slice, by name of the slice; made when slices begin to change."""
+        if self._homes is None:
+            self._homes = {
+                one.metadata.name: key
+                for key, record in self._records.items()
+                for one in record.slices
+            }
+        return self._homes
+
+    def _slices(self, key: PoolKey) -> list[ResourceSlice]:
+        record = self._records.get(key)
+        return [] if record is None else record.slices
+
+    def _others(self, key: PoolKey, name: str) -> list[ResourceSlice]:
+        return [one for one in self._slices(key) if one.metadata.name != name]
+
+    def _put_record(self, key: PoolKey, slices: list[ResourceSlice]) -> None:
+        place = slices[0].spec.node_name
+        if len(slices) > 1 and any(one.spec.node_name != place for one in slices):
+            place = ""
+        taints = self._extra_taints(key) if self.rules else None
+        self._enter(PoolRecord(key, slices, self.holdings.holds(key), place, taints))
+
+    def _enter(self, record: PoolRecord) -> None:
+        """Puts a record into its places; one of the same pool is there for the same node or not at all."""
+        key, place = record.key, record.place
+        self._records[key] = record
+        if not place:
             self._shared.add(key)
-        self._drop_views(key)
+            return
+        present = self._local.get(place)
+        if present is None:
+            self._local[place] = record
+        elif isinstance(present, dict):
+            present[key] = record
+        elif present.key == key:
+            self._local[place] = record
+        else:
+            self._local[place] = {present.key: present, key: record}
+
+    def _drop_record(self, key: PoolKey) -> None:
+        record = self._records.pop(key, None)
+        if record is None:
+            return
+        self._shared.discard(key)
+        self._drop_views_of(record)
+        present = self._local.get(record.place)
+        if isinstance(present, dict):
+            present.pop(key, None)
+            if len(present) == 1:
+                (self._local[record.place],) = present.values()
+        elif present is not None and present.key == key:
+            del self._local[record.place]
+
+    def _rules_changed(self, rules: Sequence[DeviceTaintRule]) -> None:
+        for key, record in list(self._records.items()):
+            if rules_for_pool(rules, key):
+                self._put_record(key, record.slices)
+                self._drop_views(key)
 
     def _drop_views(self, key: PoolKey) -> None:
-        place = self._place.get(key)
-        if place:
-            self._drop_view(place)
-        elif place is not None:
+        record = self._records.get(key)
+        if record is not None:
+            self._drop_views_of(record)
+
+    def _drop_views_of(self, record: PoolRecord) -> None:
+        if record.place:
+            self._drop_view(record.place)
+        else:
             self._views.clear()
             self._forget_journal()
 
@@ -238,37 +249,32 @@ class ClusterState:
             return None
         return set(self._journal[point - self._forgotten :])
 
-    def record(self, key: PoolKey) -> PoolRecord:
-        """The pool as it stands; worked out on first use after a change."""
-        found = self._records.get(key)
-        if found is None:
-            pool = build_pool(key, self._slices[key].values())
-            found = PoolRecord(
-                pool, PoolState(pool, self.holdings.of_pool(key)), self._extra_taints(key)
-            )
-            self._records[key] = found
-        return found
-
-    def _extra_taints(self, key: PoolKey) -> Callable[[str], tuple[DeviceTaint, ...]] | None:
-        rules = rules_for_pool(self.rules.values(), key) if self.rules else []
+    def _extra_taints(self, key: PoolKey) -> ExtraTaints | None:
+        rules = rules_for_pool(self.rules.values(), key)
         return None if not rules else lambda device: rule_taints(rules, device)
 
     def records(self) -> list[PoolRecord]:
         """All pools, by driver and name."""
-        return [self.record(key) for key in sorted(self._slices)]
+        return [self._records[key] for key in sorted(self._records)]
 
-    def known_records(self) -> Mapping[PoolKey, PoolRecord]:
-        """The records worked out so far."""
-        return self._records
+    def find_record(self, key: PoolKey) -> PoolRecord | None:
+        """A pool as it stands, or None if nobody publishes it."""
+        return self._records.get(key)
+
+    def only_local(self) -> dict[str, Local] | None:
+        """The pools of each node, if no pool serves more than one node."""
+        return None if self._shared else self._local
 
     def node(self, name: str) -> Node | None:
         """A node by name; one that only slices speak of counts, without labels."""
         found = self.nodes.get(name)
-        return Node(name) if found is None and self._local.get(name) else found
+        return Node(name) if found is None and name in self._local else found
 
     def node_names(self) -> list[str]:
         """All nodes, those that only slices speak of included."""
-        return sorted(set(self.nodes) | {name for name, pools in self._local.items() if pools})
+        if self._local.keys() <= self.nodes.keys():
+            return sorted(self.nodes)
+        return sorted(self.nodes.keys() | self._local.keys())
 
     def view(self, name: str) -> NodeView:
         """What a node can reach; the same object until something of it changes.
@@ -293,21 +299,18 @@ class ClusterState:
 
     def _look(self, node: Node) -> NodeView:
         records, troubles = [], []
-        local = self._local.get(node.name, _NOWHERE)
-        if len(local) == 1 and not self._shared:
-            # By far the most frequent node: one driver, one pool.
-            (key,) = local
-            record = self._records.get(key) or self.record(key)
-            if record.pool.ready:
-                return NodeView(node, (record,), ())
-        for key in local:
-            record = self.record(key)
+        local = self._local.get(node.name)
+        if local is None:
+            own: Iterable[PoolRecord] = ()
+        else:
+            own = (local,) if isinstance(local, PoolRecord) else local.values()
+        for record in own:
             if record.pool.ready:
                 records.append(record)
             else:
                 troubles.append(_trouble(record.pool))
         for key in self._shared:
-            record = self.record(key)
+            record = self._records[key]
             label = record.pool.label
             troubles += [(True, f"pool {label}: {one}") for one in record.pool.selector_problems()]
             if record.pool.reaches(node):
