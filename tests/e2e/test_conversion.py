@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpudra.api.errors import InputError
+from gpudra.api.errors import ApiError, InputError
 from gpudra.api.quantity import Quantity
 from gpudra.controller.ctl.local.certs import kubeconfig
 from gpudra.controller.ctl.local.layout import checkout_dir
@@ -60,14 +60,7 @@ def namespace_object(name: str, **labels: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def opted_in(cluster: Cluster) -> Iterator[OptedIn]:
     """Policy, rights and namespaces; ready once a pod in each namespace is converted."""
-    rendered = Helm.built().run(
-        *("template", RELEASE, str(CHART), "--namespace", SYSTEM),
-        *("--set", "conversion.enabled=true", "--set", f"image.repository={IMAGE}"),
-        *("--show-only", "templates/conversion-policy.yaml"),
-        *("--show-only", "templates/controller.yaml"),
-    )
-    assert rendered.returncode == 0, rendered.stderr
-    objects = [one for one in yaml.safe_load_all(rendered.stdout) if one]
+    objects = rendered("conversion-policy.yaml", "controller.yaml")
     objects = [one for one in objects if one["kind"] not in ("Deployment", "PodDisruptionBudget")]
     made = OptedIn(cluster, {mode: f"conversion-{mode}" for mode in MODES})
     try:
@@ -107,12 +100,19 @@ def team(opted_in: OptedIn, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     log = folder / "log"
     with log.open("wb") as out, subprocess.Popen(command, stderr=out) as process:
         try:
+            leases = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
+            cluster.wait_for(leases, "gpudra-controller", held, what="to be held", timeout=120)
             yield opted_in.names["stock"]
         finally:
             process.terminate()
             process.wait(timeout=30)
     bad = [line for line in log.read_text().splitlines() if json.loads(line)["level"] == "error"]
     assert bad == []
+
+
+def held(lease: dict[str, Any]) -> bool:
+    """Whether some process leads."""
+    return bool(lease["spec"].get("holderIdentity"))
 
 
 def in_force(opted_in: OptedIn, mode: str) -> None:
@@ -217,6 +217,49 @@ async def test_every_claim_and_every_converted_pod_is_valid(
     await dry_run_all(cluster, PODS, ((namespace, one) for one in pods))
 
 
+def rendered(*templates: str) -> list[dict[str, Any]]:
+    """Objects of templates of the chart, by our release."""
+    shown = [word for one in templates for word in ("--show-only", f"templates/{one}")]
+    done = Helm.built().run(
+        *("template", RELEASE, str(CHART), "--namespace", SYSTEM),
+        *("--set", "conversion.enabled=true,managed.enabled=true"),
+        *("--set", f"image.repository={IMAGE}", *shown),
+    )
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def test_a_converted_pod_waits_at_the_gate_of_its_queue(opted_in: OptedIn) -> None:
+    """In managed mode the gate's policy sees the queue and the claim that conversion has written."""
+    cluster, name = opted_in.cluster, opted_in.names["managed"]
+    policies = [one for one in rendered("managed-gate.yaml") if "Policy" in one["kind"]]
+    pod = sleeper("kai", annotations={"gpu-memory": "4096"}, scheduler="kai-scheduler")
+    pod["metadata"]["labels"] = {"kai.scheduler/queue": "team-a"}
+    cluster.kubectl("label", "namespace", name, "queue.gpudra.io/team-a=true")
+    cluster.kubectl(*APPLY, stdin=yaml.safe_dump_all(policies))
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := admitted(opted_in, pod)).get("schedulingGates"):
+            assert time.monotonic() < deadline, f"no gate: {found}"
+        assert found["schedulingGates"] == [{"name": "gpudra.io/admission"}]
+        assert found["nodeSelector"] == {"gpudra.io/managed": "true"}
+        (claim,) = found["resourceClaims"]
+        assert claim["resourceClaimTemplateName"] == "gpudra-nvidia-1x-share-m4096"
+    finally:
+        cluster.kubectl(
+            "delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(policies)
+        )
+
+
+def admitted(opted_in: OptedIn, pod: dict[str, Any]) -> dict[str, Any]:
+    """The spec of a pod in managed mode after admission; empty while it is refused."""
+    try:
+        spec: dict[str, Any] = opted_in.dry_run(pod, "managed")["spec"]
+    except ApiError:
+        return {}
+    return spec
+
+
 @pytest.fixture
 def kinds(cluster: Cluster) -> Iterator[None]:
     """Our kinds of managed mode, and a stand-in for Volcano's Job that takes anything."""
@@ -296,7 +339,7 @@ def results(cluster: Cluster, namespace: str, pod: str) -> list[dict[str, Any]]:
         ] or None
 
     path = f"{RESOURCE}/namespaces/{namespace}/resourceclaims"
-    return cluster.wait_list(path, allocated, what=f"claims of {pod} to be allocated")
+    return cluster.wait_list(path, allocated, what=f"claims of {pod} to be allocated", timeout=180)
 
 
 def refusal(cluster: Cluster, namespace: str, pod: str) -> str:
@@ -327,7 +370,7 @@ def test_a_pod_of_hami_runs_with_its_share(opted_in: OptedIn, team: str) -> None
         "hami", limits=limits, annotations=annotations, env=env, scheduler="hami-scheduler"
     )
     cluster.apply(pod, namespace=team)
-    cluster.wait_pod(team, "hami")
+    cluster.wait_pod(team, "hami", timeout=180)
     found = results(cluster, team, "hami")
     assert [one["consumedCapacity"] for one in found] == 2 * [{"memory": "3000Mi", "compute": "30"}]
     assert len({one["device"] for one in found}) == 2
@@ -348,7 +391,7 @@ def test_pods_of_kai_and_volcano_get_what_they_ask_for(opted_in: OptedIn, team: 
     sizes = template["metadata"]["annotations"][CARD_SIZES].split(",")
     halves = {str(Quantity.bytes(Quantity.parse(one).value // 2**21 * 2**20)) for one in sizes}
     assert share["consumedCapacity"]["memory"] in halves
-    cluster.wait_pod(team, "volcano")
+    cluster.wait_pod(team, "volcano", timeout=180)
     (card,) = results(cluster, team, "volcano")
     assert "consumedCapacity" not in card
 

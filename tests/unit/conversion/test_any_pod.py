@@ -89,7 +89,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(pods(), st.booleans())
 def test_a_pod_is_converted_to_something_sound_or_refused(
     pod: dict[str, Any], managed: bool
@@ -127,7 +127,7 @@ def check_claim(spec: dict[str, Any]) -> None:
             compile_selector(selector.cel.expression)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(JUNK, st.sampled_from(["Pod", "Job", "CronJob", "JobSet", "Deployment", "PodGroup"]))
 def test_a_file_of_anything_is_passed_or_refused(junk: Any, kind: str) -> None:
     """No shape of an object ends in anything but an answer or a refusal."""
