@@ -57,6 +57,10 @@ class Potential:
         self._memory_part = weights.memory / tables.memory_per_card
         self._topology = TopologyTerm(tables.group_demand)
         self._mig: dict[MigTable, FloatArray] = {}
+        # Where nobody reserves compute, free compute is no loss.
+        self._both = any(
+            r.card_milli and r.card_memory_milli for r in mix.kinds if r.cards and not r.whole
+        )
 
     def worth(self, layout: Layout, cards: tuple[Card, ...]) -> Worth:
         """Of the cards of one pool in this state."""
@@ -73,7 +77,7 @@ class Potential:
             if level == FULL_CARD:
                 total[0] += self._weights.fresh
                 free |= 1 << number
-            elif memory != compute:
+            elif memory != compute and self._both:
                 total[0] += self._weights.skew * abs(memory - compute) / FULL_CARD
         total[0] -= FULLER * free.bit_count() ** 2
         total[0] += self._weights.group * self._groups[min(free.bit_count(), WIDEST)]

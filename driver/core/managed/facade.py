@@ -2,6 +2,7 @@
 """ManagedState: what the controller holds. Follows events and answers with plans."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpudra.api.podgroup import PodGroup
 from gpudra.api.resource_v1 import ResourceClaim
@@ -11,7 +12,7 @@ from gpudra.driver.core.gangs.types import PodView
 from gpudra.driver.core.managed.demand import node_specs
 from gpudra.driver.core.managed.planner import make_plan
 from gpudra.driver.core.managed.state import ManagedCluster
-from gpudra.driver.core.managed.types import Plan, WhatIf
+from gpudra.driver.core.managed.types import STEADY, Plan, WhatIf
 from gpudra.driver.core.managed.whatif import what_if
 from gpudra.driver.core.placement.calibrate import Goal, calibrated_weights
 from gpudra.driver.core.placement.types import Weights
@@ -41,7 +42,10 @@ class ManagedState(ManagedCluster):
         """
         self.refresh()
         nodes = node_specs(self.ground)
-        return calibrated_weights(nodes, self.demand.mix(), Goal.STEADY) if nodes else Weights()
+        if not nodes:
+            return STEADY
+        found = calibrated_weights(nodes, self.demand.mix(), Goal.STEADY)
+        return replace(found, fresh=STEADY.fresh)
 
     def set_weights(self, weights: Weights) -> None:
         """Plans with other weights from now on."""

@@ -10,7 +10,7 @@ from gpudra.driver.core.placement.calibrate import CANDIDATES
 from gpudra.driver.core.placement.types import Weights
 from gpudra.driver.core.queueing import NOTHING, Amounts
 
-STEADY = replace(CANDIDATES[0], fresh=0.0)
+STEADY = replace(CANDIDATES[0], fresh=-0.1)
 """Begun cards before untouched ones: a bonus for opening cards pays only where nothing ever ends."""
 
 
