@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,8 @@ from tests.support.helm import CHART, IMAGE, Helm
 
 MODES = ("stock", "managed")
 # A release of its own: its lease and rights are nobody else's.
-RELEASE, SYSTEM = "gpudra-conv", "conversion-system"
+RUN = uuid.uuid4().hex[:6]
+RELEASE, SYSTEM = "gpudra-conv", f"conversion-system-{RUN}"
 ACCOUNT = f"{RELEASE}-controller"
 CLASSES = checkout_dir() / "deploy" / "manifests" / "deviceclasses.yaml"
 EVENTS = "/apis/events.k8s.io/v1"
@@ -62,7 +64,7 @@ def opted_in(cluster: Cluster) -> Iterator[OptedIn]:
     """Policy, rights and namespaces; ready once a pod in each namespace is converted."""
     objects = rendered("conversion-policy.yaml", "controller.yaml")
     objects = [one for one in objects if one["kind"] not in ("Deployment", "PodDisruptionBudget")]
-    made = OptedIn(cluster, {mode: f"conversion-{mode}" for mode in MODES})
+    made = OptedIn(cluster, {mode: f"conversion-{mode}-{RUN}" for mode in MODES})
     try:
         namespaces = [namespace_object(SYSTEM)]
         namespaces += [
