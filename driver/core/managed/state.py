@@ -247,16 +247,16 @@ class ManagedCluster:
         pod = self.pods.get(uid)
         if pod is not None:
             self._forget_member(pod)
-            self._boarded(pod)
+            self._boarded(pod, gone=True)
             if job_key(pod) not in self.members:
                 self.broken_since.pop(job_key(pod), None)
         self.ground.unseat(uid)
 
-    def _boarded(self, pod: PodView) -> None:
+    def _boarded(self, pod: PodView, *, gone: bool = False) -> None:
         """The watch shows that the gate is gone, or that it does not matter any more."""
         for key in _flights_of(pod):
             flight = self.flights.get(key)
-            if flight is not None and not (pod.placed and not pod.node):
+            if flight is not None and (gone or not pod.placed or pod.node):
                 flight.pods.pop(pod.uid, None)
                 self._end_flight(key)
 
