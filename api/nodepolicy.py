@@ -54,7 +54,7 @@ class _Forms(CrdModel):
     """What cards are offered as. A missing field is as in the policy's own, or as the default."""
 
     forms: FormList | None = None
-    mig: Literal["dynamic", "static"] | None = None
+    mig: Literal["dynamic", "dynamic-reset", "static"] | None = None
     memory_oversubscription: Oversubscription | None = None
 
     @model_validator(mode="after")

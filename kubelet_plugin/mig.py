@@ -27,6 +27,10 @@ class EffectGoneError(StateError):
     """What a prepared claim had made does not exist any more; it has to be prepared anew."""
 
 
+class HeldError(HardwareError):
+    """The mode takes a reset of the card, and somebody uses it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """An instance as its step describes it.
@@ -130,6 +134,31 @@ class Partitions:
             raise HardwareError(f"{self._lib.name} cards have no MIG")
         return self._lib.partitions
 
+    def switch(self, card: str, *, on: bool, label: str) -> None:
+        """Switches the mode now, or leaves nothing of the try.
+
+        Raises:
+            HeldError: somebody uses the card; the message names the processes that are known.
+            HardwareError: the driver refuses.
+        """
+        if self.lib.set_mig_mode(card, enabled=on):
+            return
+        # Pending: the next reset, whoever's, would switch it behind everybody's back.
+        self.lib.set_mig_mode(card, enabled=not on)
+        raise HeldError(
+            f"MIG mode switches {'on' if on else 'off'} with a reset of the card, and "
+            f"{self._holders(card)}",
+            obj=f"GPU {card}{label}",
+            hint="end them, monitors and the driver's own services included; the kubelet will try "
+            "again",
+        )
+
+    def _holders(self, card: str) -> str:
+        found = self._lib.usage.processes(card) if self._lib.usage else ()
+        if not found:
+            return "somebody uses it"
+        return "it is used by " + ", ".join(f"process {one.pid}" for one in found)
+
 
 class MigSurvey:
     """Completes the MIG steps of a plan with what lies on the cards now."""
@@ -193,17 +222,12 @@ class MigModeStep:
         """Switches the mode.
 
         Raises:
-            HardwareError: the card is in use, or switches with a reset only.
+            HardwareError: the card is in use.
         """
         card, on = str(step.args["card"]), bool(step.args["on"])
         if self._partitions.lib.mig_mode(card) is on:
             return {}
-        if not self._partitions.lib.set_mig_mode(card, enabled=on):
-            raise HardwareError(
-                f"MIG mode switches {'on' if on else 'off'} with a reset of the card only",
-                obj=f"GPU {card} for {plan.claim.label}",
-                hint="let an administrator switch it and reset the card",
-            )
+        self._partitions.switch(card, on=on, label=f" for {plan.claim.label}")
         return {}
 
     def restore(self, step: Step, plan: PreparePlan) -> bool:  # noqa: ARG002 - the protocol's
@@ -235,10 +259,13 @@ class MigModeStep:
             if self._partitions.lib.mig_mode(card) is on and not (
                 on and self._partitions.lib.mig_instances(card)
             ):
-                self._partitions.lib.set_mig_mode(card, enabled=not on)
+                self._partitions.switch(card, on=not on, label="")
         except (DeviceGoneError, InputError) as error:
             # A card that is gone took its mode along.
             log.warning("MIG mode of a card that is gone", device=card, error=str(error))
+        except HeldError as error:
+            # The next claim that needs the other mode tries again; this one's end must not wait.
+            log.warning("MIG mode stays as it was made", device=card, error=str(error))
 
     def _is_needed(self, step: Step, card: str) -> bool:
         return any(

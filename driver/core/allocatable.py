@@ -6,8 +6,9 @@ the inventory and the policy only, never on what is allocated, so that unchanged
 unchanged slices.
 
 What a card cannot be at this moment is not offered: a card whose MIG mode switches with a reset
-only (Ampere) is offered in parts while the mode is on, and whole or shared while it is off. Later
-cards switch when the first instance is made, so they are offered in every form at once.
+only (Ampere) is offered in parts while the mode is on, and whole or shared while it is off, unless
+its policy lets the driver reset it. Later cards switch when the first instance is made, so they are
+offered in every form at once.
 """
 
 import hashlib
@@ -244,7 +245,7 @@ def possible_kinds(gpu: Gpu, forms: CardForms) -> frozenset[DeviceKind]:
     if forms.mig is MigMode.STATIC and DeviceKind.MIG in forms.kinds:
         # Whoever made the instances decides; with the mode on, the card does not compute as one.
         return parted if mig.enabled else unparted
-    if mig.needs_reset:
+    if mig.needs_reset and forms.mig is not MigMode.DYNAMIC_RESET:
         return parted if mig.enabled else unparted
     return forms.kinds
 

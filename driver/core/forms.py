@@ -56,10 +56,13 @@ class MigMode(StrEnum):
     """Where MIG devices come from.
 
     DYNAMIC offers every placement and creates the instance when a claim is prepared. STATIC offers
-    the instances that somebody has made, and never makes or destroys one.
+    the instances that somebody has made, and never makes or destroys one. DYNAMIC_RESET is DYNAMIC,
+    and a card whose mode switches with a reset only (Ampere) is offered in every form too: the
+    driver resets it when a claim needs the other mode, which takes a card that nobody uses.
     """
 
     DYNAMIC = "dynamic"
+    DYNAMIC_RESET = "dynamic-reset"
     STATIC = "static"
 
 

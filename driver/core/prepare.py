@@ -235,7 +235,7 @@ def _mig_steps(claim_uid: str, held: Iterable[AllocatableDevice]) -> tuple[Step,
     for device in held:
         mig, card = device.gpu.mig, device.gpu.key
         dynamic = device.kind is DeviceKind.MIG and device.instance is None
-        parted = bool(mig and mig.enabled and not mig.needs_reset)
+        parted = bool(mig and mig.enabled)
         if dynamic or (parted and device.kind in (DeviceKind.WHOLE, DeviceKind.SHARE)):
             modes[card] = Step(
                 kind=MIG_MODE,

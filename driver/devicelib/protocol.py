@@ -113,7 +113,10 @@ class PartitionLib(Protocol):
         ...
 
     def set_mig_mode(self, gpu: str, *, enabled: bool) -> bool:
-        """Switches MIG. False: the switch is pending and takes a reset of the card."""
+        """Switches MIG. False: the switch is pending, until the card is reset.
+
+        Ampere cards switch by a reset, which the driver does by itself if nobody uses the card.
+        """
         ...
 
     def mig_instances(self, gpu: str) -> tuple[MigInstance, ...]:

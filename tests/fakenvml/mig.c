@@ -28,6 +28,14 @@ static int has_instances(const struct gpu *gpu)
     return 0;
 }
 
+static int has_processes(const struct gpu *gpu)
+{
+    for (int i = 0; i < MAX_PROCESSES; i++)
+        if (gpu->processes[i].used)
+            return 1;
+    return 0;
+}
+
 EXPORT uint32_t nvmlDeviceSetMigMode(handle device, uint32_t mode, uint32_t *activation)
 {
     ENTER(gpu, device);
@@ -42,11 +50,12 @@ EXPORT uint32_t nvmlDeviceSetMigMode(handle device, uint32_t mode, uint32_t *act
         gpu->mig_pending = mode;
         return leave(OK);
     }
-    if (gpu->in_use)
+    if (gpu->in_use && !gpu->mig_needs_reset)
         return leave(IN_USE);
     gpu->mig_pending = mode;
-    if (gpu->mig_needs_reset)
-        *activation = 16; /* reset required */
+    /* The driver resets an idle card by itself; one that is in use keeps its mode until a reset. */
+    if (gpu->mig_needs_reset && (gpu->in_use || has_processes(gpu)))
+        *activation = IN_USE;
     else
         gpu->mig_current = mode;
     return leave(OK);

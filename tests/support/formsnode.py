@@ -43,25 +43,26 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A library, and what has to be in the environment for it."""
+    """A library, and the machine behind it if it is NVML."""
 
     lib: Any
+    machine: FakeMachine | None = None
 
 
 @contextmanager
-def hardware(name: str, folder: Path) -> Iterator[Hardware]:
+def hardware(name: str, folder: Path, cards: str = HARDWARE) -> Iterator[Hardware]:
     """``simulated`` or ``nvml``, in a folder."""
     if name == "simulated":
-        lib: DeviceLib = open_simulated(HARDWARE, state_dir=folder / "hw", node_name="node-a")
+        lib: DeviceLib = open_simulated(cards, state_dir=folder / "hw", node_name="node-a")
         yield Hardware(Tuned(lib))
         lib.close()
         return
-    machine = FakeMachine(HARDWARE, folder / "machine")
+    machine = FakeMachine(cards, folder / "machine")
     before = os.environ.get("FAKENVML_STATE")
     os.environ["FAKENVML_STATE"] = str(machine.state)
     nvml = NvmlLib(library=machine.library, driver_root=str(machine.root), host_root=machine.root)
     try:
-        yield Hardware(Tuned(nvml))
+        yield Hardware(Tuned(nvml), machine)
     finally:
         nvml.close()
         if before is None:
@@ -81,6 +82,7 @@ class FormsNode(Node):
         super().__init__(folder)
         self.lib = lib
         self.tuning: FakeTuning = lib.tuning
+        self.policy = EVERYTHING
         self.look()
         self.cards = [one.gpu.key for one in self.devices.values() if one.kind is DeviceKind.WHOLE]
         self._started: list[Instance] = []
@@ -115,7 +117,11 @@ class FormsNode(Node):
 
     def look(self) -> None:
         """Reads the hardware anew, as the agent does every few seconds."""
-        found = allocatable_devices(self.lib.discover(), EVERYTHING)
+        inventory = self.lib.discover()
+        found = (
+            *allocatable_devices(inventory, EVERYTHING),
+            *allocatable_devices(inventory, self.policy),
+        )
         self.devices = {one.name: one for one in found}
 
     @property

@@ -77,9 +77,12 @@ def test_an_instance_in_use_is_not_destroyed(start: Start) -> None:
 
 
 def test_ampere_switches_its_mode_only_at_a_reset(start: Start) -> None:
-    """On A100 the switch is pending until the card is reset."""
+    """On A100 the driver resets an idle card; on one in use the switch is pending until then."""
     lib, machine = start("dgx-a100-8x40")
-    gpu = lib.discover().gpus[0]
+    gpu, idle = lib.discover().gpus[:2]
+    assert lib.partitions.set_mig_mode(idle.key, enabled=True)
+    assert lib.partitions.mig_mode(idle.key)
+    machine.ctl("process", gpu.uuid, 4711, 2**20)
     assert not lib.partitions.set_mig_mode(gpu.key, enabled=True)
     pending = lib.discover().gpus[0].mig
     assert pending is not None

@@ -189,7 +189,7 @@ def test_an_instance_that_is_there_is_not_made() -> None:
     assert [step.kind for step in found.steps] == ["metadata", "cdi-file"]
 
 
-@pytest.mark.parametrize(("needs_reset", "modes"), [(False, [False]), (True, [])])
+@pytest.mark.parametrize(("needs_reset", "modes"), [(False, [False]), (True, [False])])
 def test_a_whole_card_leaves_mig_mode(needs_reset: bool, modes: list[bool]) -> None:
     """Where the mode was left on and can be switched: the card does not compute as one with it."""
     gpu = mig_gpu(enabled=True, needs_reset=needs_reset)
