@@ -26,6 +26,10 @@ _SHOWN = 40
 
 def ask_one(source: random.Random) -> Json:
     """One generated question over three devices."""
+    if source.random() < 0.12:
+        text = Generator(source).derived()
+        devices = [device(source) for _ in range(3)]
+        return question(text, devices, value=False, env="stored") | {"derived": True}
     text, value = Generator(source).expression()
     env = "new" if not value and source.random() < 0.3 else "stored"
     return question(text, [device(source) for _ in range(3)], value=value, env=env)

@@ -11,6 +11,7 @@ import math
 import struct
 from typing import Any
 
+from gpudra.api.attributes import encode_attribute
 from gpudra.api.quantity import Quantity
 from gpudra.api.resource_v1 import Device
 from gpudra.api.semver import Semver
@@ -20,6 +21,7 @@ from gpudra.driver.core.cel import (
     CelDevice,
     CelEvaluationError,
     CompiledSelector,
+    compile_attribute,
     compile_selector,
 )
 from gpudra.driver.core.cel.values import (
@@ -123,6 +125,8 @@ def to_device(device: Json) -> CelDevice:
 
 def verdict(asked: Json, answer: Json) -> str | None:
     """What differs, or None."""
+    if asked.get("derived"):
+        return _derived_verdict(asked, answer)
     compiled = ours(asked["expr"], env=asked["env"])
     theirs = answer.get("compileError") or answer.get("panic")
     if isinstance(compiled, CelCompileError):
@@ -135,6 +139,30 @@ def verdict(asked: Json, answer: Json) -> str | None:
         found = _one(compiled, to_device(device), result, value=asked["value"])
         if found:
             return found
+    return None
+
+
+def _derived_verdict(asked: Json, answer: Json) -> str | None:
+    """The same for the expression of a derived attribute: the value is what constraints compare."""
+    theirs = answer.get("compileError") or answer.get("panic")
+    try:
+        compiled = compile_attribute(asked["expr"])
+    except CelCompileError as error:
+        return None if theirs else f"derived, only we refuse: {error}"
+    if theirs:
+        return f"derived, only they refuse: {theirs}"
+    if str(compiled.cost_estimate) != answer["maxCost"]:
+        return f"derived, estimate {compiled.cost_estimate}, theirs {answer['maxCost']}"
+    for device, result in zip(asked["devices"], answer["results"], strict=True):
+        try:
+            value = compiled.value_for(to_device(device))
+        except CelEvaluationError as error:
+            if "error" not in result and "panic" not in result:
+                return f"derived, only we fail: {error}; theirs {result}"
+            continue
+        found = {} if value == () else encode_attribute(value)
+        if result.get("value") != found:
+            return f"derived: ours {found}, theirs {result}"
     return None
 
 

@@ -95,6 +95,13 @@ class Generator:
             text = self.damage(text)
         return text, value
 
+    def derived(self) -> str:
+        """The expression of a derived attribute: any type, most often one that an attribute can have."""
+        likely = ["bool", "int", "string", "semver", "ints", "strings", "dyn"]
+        kind = self.source.choice(likely if self.source.random() < 0.85 else TYPES)
+        text = self.make(kind, self.source.randint(0, 4))
+        return self.damage(text) if self.source.random() < 0.03 else text
+
     def damage(self, text: str) -> str:
         """A text with one place spoilt."""
         at = self.source.randrange(len(text))
@@ -381,6 +388,18 @@ def _time_part(g: Generator, depth: int) -> str:
     return f"{g.make('timestamp', depth)}.{part}({zone})"
 
 
+def _rare(g: Generator, depth: int) -> str:
+    """What hardly ever compiles is drawn rarely."""
+    if g.source.random() < 0.1:
+        return _authorizer(g, depth)
+    query = g.source.choice(
+        ["url({}).getQuery()", "url({}).getQuery().k", '"k" in url({}).getQuery()']
+    )
+    text = query.format(g.make("string", 0) if g.source.random() < 0.3 else g.source.choice(URLS))
+    wanted = g.source.choice(["{}", '["v"]', "[]", "true"])
+    return text if text.startswith('"k"') else f"{text} == {wanted}"
+
+
 def _validated(g: Generator, _depth: int) -> str:
     name = g.source.choice(FORMATS)
     text = g.source.choice(FORMAT_TEXTS)
@@ -389,9 +408,19 @@ def _validated(g: Generator, _depth: int) -> str:
     return f'format.named("{name}").value().validate({text}).optMap(e, e.size()).orValue(0) == 0'
 
 
+def _authorizer(g: Generator, depth: int) -> str:
+    """The authorizer library is declared, but nobody has an authorizer here: it never compiles."""
+    member = g.source.choice(
+        ["path({})", "group({})", "resource({})", "check({})", "serviceAccount({}, {})", "allowed()", "reason()", "errored()", "error()", "namespace({})", "subresource({})", "name({})", "fieldSelector({})", "labelSelector({})"]
+    )  # fmt: skip
+    texts = [g.make("string", 0) for _ in range(member.count("{}"))]
+    holder = g.source.choice(["authorizer", "device", g.make("dyn", depth)])
+    return f"{holder}.{member.format(*texts)}.allowed()"
+
+
 GROWTH: dict[str, list[Leaf]] = {
     "bool": [
-        _compare, _equal, _logic, _logic, _predicate, _predicate, _equal, _compare, _validated,
+        _compare, _equal, _logic, _logic, _predicate, _predicate, _equal, _compare, _validated, _rare,
         *_templates(
             ("!{}", "bool"), ("{}.startsWith({})", "string", "string"), ("{}.endsWith({})", "string", "string"),
             ("{}.contains({})", "string", "string"), ("{} in {}", "int", "ints"), ("{} in {}", "string", "strings"), ("{} in {}", "string", "map"),

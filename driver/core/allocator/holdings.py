@@ -7,9 +7,9 @@ nothing. Claims whose allocation is still in flight are put here like any other.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-from gpudra.api.codec import NOTHING
 from gpudra.api.resource_v1 import ResourceClaim
 from gpudra.driver.core.allocator.consumable_capacity import normalized
 from gpudra.driver.core.allocator.types import PoolKey
@@ -27,6 +27,9 @@ class Hold(NamedTuple):
     claim: str
     shared: bool
     amounts: Mapping[tuple[str, str], int]
+
+
+_NO_AMOUNTS: Mapping[tuple[str, str], int] = MappingProxyType({})
 
 
 class PoolHolds:
@@ -76,7 +79,7 @@ class Holdings:
             if identity in by_claim:
                 self.remove(identity)
             by_claim[identity] = claim
-            exclusive = (Hold(key, False, NOTHING),)
+            exclusive = (Hold(key, False, _NO_AMOUNTS),)
             last, driver, holds = "", "", None
             devices: dict[str, tuple[Hold, ...]] = {}
             for result in allocation.devices.results:
@@ -159,7 +162,7 @@ def _entries(claim: ResourceClaim) -> Iterator[tuple[PoolKey, str, Hold]]:
     if allocation is None:
         return
     key = claim.key
-    exclusive = Hold(key, False, NOTHING)
+    exclusive = Hold(key, False, _NO_AMOUNTS)
     for result in allocation.devices.results:
         if result.admin_access:
             continue

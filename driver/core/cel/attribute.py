@@ -11,7 +11,7 @@ from gpudra.api.attributes import AttributeValue
 from gpudra.api.semver import Semver
 from gpudra.driver.core.cel.ast import Node
 from gpudra.driver.core.cel.device import CelDevice
-from gpudra.driver.core.cel.environment import environment
+from gpudra.driver.core.cel.environment import Environment, environment
 from gpudra.driver.core.cel.errors import CelEvaluationError, CelSyntaxError, CelTypeError
 from gpudra.driver.core.cel.expression import CompiledExpression
 from gpudra.driver.core.cel.types import ANY, BOOL, DYN, INT, SEMVER, STRING, Type
@@ -26,6 +26,11 @@ class CompiledAttribute(CompiledExpression):
     """The expression of a derived attribute, ready to be evaluated."""
 
     __slots__ = ()
+
+    def __init__(self, expression: str, rules: Environment) -> None:
+        super().__init__(expression, rules)
+        # Constants that cannot be worked out are refused here and now, as for selectors.
+        self._counting()
 
     def _check_result(self, root: Node) -> None:
         if _may_be_value(root.type):
