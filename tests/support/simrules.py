@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from gpudra.api.quantity import Quantity
-from gpudra.driver.kube.fakeserver import ObjectStore
+from gpudra.driver.kube.fakeserver import ObjectStore, StoreEvent
 from gpudra.driver.kube.resources import (
     POD_GROUPS,
     PODS,
@@ -38,7 +38,31 @@ class Rules:
         self._namespace = namespace
         # Gangs that have had their minimum; they may fall below it when members end or are deleted.
         self._complete: set[str] = set()
+        # Pods that had their devices and did not lose them at the gate, those deleted since included.
+        self._ready: set[str] = set()
+        self._members = defaultdict[str, set[str]](set)
         self._revision = 0
+        objects.subscribe(self._changed)
+
+    def _changed(self, event: StoreEvent) -> None:
+        """Follows who has devices: between two looks a pod may get them, and be deleted."""
+        new = event.new.obj
+        if event.resource == PODS:
+            name = (new["metadata"].get("labels") or {}).get(GROUP)
+            if name:
+                self._members[name].add(new["metadata"]["uid"])
+        if event.resource != RESOURCE_CLAIMS:
+            return
+        has = set() if event.type == "DELETED" else _users(new)
+        had = _users(event.old.obj) if event.old is not None else set()
+        self._ready |= has
+        if had - has:
+            gated = {
+                pod["metadata"]["uid"]
+                for pod in self._objects.list(PODS, self._namespace)
+                if pod["spec"].get("schedulingGates")
+            }
+            self._ready -= (had - has) & gated
 
     def check(self) -> None:
         """All of them. Raises AssertionError, with the objects in the message."""
@@ -89,10 +113,10 @@ class Rules:
             free = [pod for pod in pods if not pod["spec"].get("schedulingGates")]
             if not free:
                 continue
-            ready = [pod for pod in pods if pod not in free and self._has_devices(pod)]
+            ready = len(self._members[name] & self._ready)
             wanted = groups[name]["spec"]["minCount"]
-            assert len(free) + len(ready) >= wanted, (
-                f"gang {name}: {len(free)} of {wanted} are let go, and {len(ready)} more are ready"
+            assert ready >= wanted, (
+                f"gang {name}: {len(free)} are let go, but only {ready} of {wanted} have had devices"
             )
             self._complete.add(name)
 
@@ -161,6 +185,13 @@ class Rules:
     def _results(claim: Obj) -> list[Obj]:
         allocation = (claim.get("status") or {}).get("allocation") or {}
         return list((allocation.get("devices") or {}).get("results") or ())
+
+
+def _users(claim: Obj) -> set[str]:
+    status = claim.get("status") or {}
+    if not status.get("allocation"):
+        return set()
+    return {one["uid"] for one in status.get("reservedFor") or ()}
 
 
 def _cards(result: Obj, devices: dict[tuple[str, str], Obj]) -> float:
