@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpudra.controller.ctl.objects import objects_of
-from gpudra.driver.core.allocator import Answer, ClusterIndex, Outcome
+from gpudra.driver.core.allocator import Answer, ClusterIndex, Outcome, Refusal
 from tests.support.allocgen import Case, Generator, Obj, with_rules_applied
 from tests.support.bruteforce import Given, Verdict, World, brute_force
 
@@ -89,6 +89,7 @@ def compare(case: Case, upstream: Obj) -> list[Finding]:
     """All disagreements about a case; ``upstream`` is the oracle's answer."""
     index, claims, found = index_of(case), asked(case), []
     case = with_rules_applied(case)
+    found.extend(_all_at_once(index, claims))
     for node in (one["metadata"]["name"] for one in case.objects["nodes"]):
         ours = index.allocate(claims, node)
         verdict = brute_force(case, node)
@@ -96,6 +97,26 @@ def compare(case: Case, upstream: Obj) -> list[Finding]:
         theirs = upstream.get("nodes", {}).get(node, {"panic": upstream.get("panic", "?")})
         found.extend(_against_upstream(case, node, ours, theirs))
     return found
+
+
+def _all_at_once(index: ClusterIndex, claims: list[Any]) -> list[Finding]:
+    """Where asking all nodes at once, which takes short cuts, says other than asking one."""
+    try:
+        together = index.everywhere(claims)
+    except Refusal:
+        return []
+    fits = set(together.fitting())
+    return [
+        Finding(name, f"asked with all others: {answer!r}, alone: {alone!r}")
+        for name, answer in together.items()
+        for alone in [index.allocate(claims, name)]
+        if _told(answer) != _told(alone) or answer.fits != (name in fits)
+    ]
+
+
+def _told(answer: Answer) -> Any:
+    allocations = [one.to_dict() for one in answer.allocations]
+    return answer.outcome, answer.message, answer.preference, allocations
 
 
 def results_of(case: Case, answer: Answer) -> list[Given]:
