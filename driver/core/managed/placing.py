@@ -70,8 +70,9 @@ class Placing:
         self.floor = Floor(state.board, Sketch(state.ground), deadline=deadline)
         self.given: dict[str, AllocationResult] = {}
         self._neighbours = Neighbours(state.ground)
-        self._reservations = Reservations(state, now, self.solve)
+        self._reservations = Reservations(state, now, self.solve, self._verdict)
         self._blocked: dict[Any, Trouble] = {}
+        self._torn: set[str] = set()
 
     # --- claims -------------------------------------------------------------------------------
 
@@ -119,6 +120,7 @@ class Placing:
         needs = self.needs(job.pods)
         if isinstance(needs, Trouble):
             return needs
+        self._torn.add(job.key)
         placed = self.solve(self.floor, needs, job, None)
         if isinstance(placed, Failed):
             return self._no_room(job, needs, placed)
@@ -279,9 +281,10 @@ class Placing:
             )
         if not self._possible(job, needs):
             return Trouble("NeverPlaceable", f"would not fit if nothing else ran: {message}")
-        never = self._book.never(job.queue, self._state.estimate(_claims(needs)))
-        if never is None and self._reservations.wants(job):
-            self._reservations.keep(job, needs, self.floor)
+        if self._reservations.wants(job):
+            refused = self._reservations.keep(job, needs, self.floor)
+            if refused is not None:
+                return Trouble(refused.reason, refused.message)
         return Trouble("NoRoom", message, capacity=True)
 
     def _possible(self, job: Job, needs: Sequence[Need]) -> bool:
@@ -310,6 +313,11 @@ class Placing:
         return known[1]
 
     # --- yes ----------------------------------------------------------------------------------
+
+    def _verdict(self, job: Job, needs: Sequence[Need], placed: Sequence[Placed]) -> Verdict:
+        if job.key in self._torn:
+            return Verdict(True, queue=job.queue)  # it has been charged all the while
+        return self._book.verdict(job.queue, self._amounts(needs, placed))
 
     def _amounts(self, needs: Sequence[Need], placed: Sequence[Placed]) -> Amounts:
         claims = {one.key: one for one in _claims(needs)}

@@ -10,7 +10,7 @@ way. (EASY backfilling keeps start times by run times that are promised; where n
 the number of pods in the way takes the place of time.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,10 @@ from gpudra.driver.core.gangs.kinds import Filter
 from gpudra.driver.core.gangs.solver import Failed, Floor, Need
 from gpudra.driver.core.gangs.types import Placed, PodView
 from gpudra.driver.core.managed.state import ManagedCluster
+from gpudra.driver.core.queueing import Verdict
+
+May = Callable[[Job, Sequence[Need], Sequence[Placed]], Verdict]
+"""What the queue of a job says to what was found for it."""
 
 
 class Solve(Protocol):
@@ -48,6 +52,7 @@ class Reservation:
         job: for which.
         needs: its pods.
         nodes: on which it will start.
+        placed: how, as far as can be seen now.
         until: when it will start by the promised run times; None: nobody knows.
         future: the cluster at that time, with everything that has been let pass; None without a time.
     """
@@ -55,6 +60,7 @@ class Reservation:
     job: Job
     needs: Sequence[Need]
     nodes: frozenset[str]
+    placed: Sequence[Placed]
     until: float | None = None
     future: Floor | None = None
 
@@ -70,8 +76,8 @@ class Reservation:
 class Reservations:
     """All that is kept free in one plan."""
 
-    def __init__(self, state: ManagedCluster, now: float, solve: Solve) -> None:
-        self._state, self._now, self._solve = state, now, solve
+    def __init__(self, state: ManagedCluster, now: float, solve: Solve, may: May) -> None:
+        self._state, self._now, self._solve, self._may = state, now, solve, may
         self.kept: list[Reservation] = []
         self._queues: set[str] = set()
 
@@ -113,15 +119,23 @@ class Reservations:
 
     # --- making one ---------------------------------------------------------------------------
 
-    def keep(self, job: Job, needs: Sequence[Need], floor: Floor) -> None:
-        """Keeps the nodes free on which a job will fit soonest, if there will be any."""
-        self._queues.add(job.queue)
+    def keep(self, job: Job, needs: Sequence[Need], floor: Floor) -> Verdict | None:
+        """Keeps the nodes free on which a job will fit soonest, if there will be any.
+
+        Returns:
+            What its queue says if it may not use even these: then nothing is kept.
+        """
         try:
             found = self._by_time(job, needs, floor) or self._by_number(job, needs, floor)
         except Refusal:
-            return  # the claims themselves are at fault; that has been said
+            return None  # the claims themselves are at fault; that has been said
         if found is not None:
+            verdict = self._may(job, needs, found.placed)
+            if not verdict.ok:
+                return verdict
             self.kept.append(found)
+        self._queues.add(job.queue)
+        return None
 
     def _open(self) -> Filter | None:
         """Nodes that nobody has reserved."""
@@ -178,7 +192,7 @@ class Reservations:
         if isinstance(placed, Failed):
             return None
         nodes = frozenset(one.node for one in placed)
-        return Reservation(job, needs, nodes, time, future)
+        return Reservation(job, needs, nodes, placed, time, future)
 
     def _by_number(self, job: Job, needs: Sequence[Need], floor: Floor) -> Reservation | None:
         """The nodes with the fewest pods of managed mode in the way."""
@@ -201,4 +215,4 @@ class Reservations:
         placed = self._solve(drained, needs, job, self._open(), stays)
         if isinstance(placed, Failed):
             return None
-        return Reservation(job, needs, frozenset(one.node for one in placed))
+        return Reservation(job, needs, frozenset(one.node for one in placed), placed)

@@ -30,13 +30,17 @@ def what_if(
     if not pods:
         return WhatIf(reason="InvalidPod", message="no pod is asked about")
     first = pods[0]
+    for pod in pods:
+        if not pod.waits:
+            message = (
+                f"pod {pod.key} has no scheduling gate gpudra.io/admission, so nothing would wait"
+            )
+            return WhatIf(reason="InvalidPod", message=message)
     if first.group:
         known = group or state.groups.get(first.group)
         jobs = gang_jobs(first.group, pods, known)
     else:
         jobs = [single_job(pod) for pod in pods]
-    if not jobs:
-        return WhatIf(reason="InvalidPod", message=f"pod {first.key} has no scheduling gate")
     extra = Extra(jobs, {claim.key: tolerant(claim, state.driver) for claim in claims})
     plan = make_plan(state, now, deadline=deadline, clock=clock, extra=extra)
     job = jobs[0].key
