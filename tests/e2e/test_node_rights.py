@@ -58,17 +58,17 @@ def condition(kind: str) -> dict[str, Any]:
 
 
 def test_own_labels_can_be_written_and_removed(plugin: ApiClient) -> None:
-    """Names below gpudra.io/gpu. and those of GPU feature discovery."""
-    labels = {LABEL: "x", "nvidia.com/gpu.product": "rights-test"}
+    """Names below gpudra.io/gpu., that of managed mode and those of GPU feature discovery."""
+    labels = {LABEL: "x", "gpudra.io/managed": "true", "nvidia.com/gpu.product": "rights-test"}
     found = patch(plugin, {"metadata": {"labels": labels}})
     assert labels.items() <= found["metadata"]["labels"].items()
     found = patch(plugin, {"metadata": {"labels": dict.fromkeys(labels)}})
     assert not labels.keys() & found["metadata"]["labels"].keys()
 
 
-@pytest.mark.parametrize("label", [FOREIGN, "gpudra.io/managed", "kubernetes.io/hostname"])
+@pytest.mark.parametrize("label", [FOREIGN, "gpudra.io/queue", "kubernetes.io/hostname"])
 def test_other_labels_cannot_be_written(plugin: ApiClient, label: str) -> None:
-    """Not even gpudra's own that decide who gives out the node's cards."""
+    """Not even others of gpudra's own."""
     with pytest.raises(InvalidError, match=f"not {label}"):
         patch(plugin, {"metadata": {"labels": {label: "x"}}})
 

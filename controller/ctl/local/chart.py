@@ -17,15 +17,12 @@ import yaml
 
 from gpudra.api.errors import GpudraError
 from gpudra.controller.ctl.local.agent import NAMESPACE
-from gpudra.controller.ctl.local.components import LOOPBACK
+from gpudra.controller.ctl.local.components import CONTROLLER_PORT, LOOPBACK
 from gpudra.controller.ctl.local.layout import Layout, checkout_dir
 from gpudra.controller.ctl.local.ownimage import REPOSITORY
 from gpudra.controller.ctl.local.state import ClusterState, NodeState, write_atomic
 
 RELEASE = "gpudra"
-CONTROLLER_PORT = "gpudra-controller"
-"""Its name among the cluster's ports."""
-
 WAIT_SECONDS = 180
 _TICK_SECONDS = 0.5
 

@@ -18,10 +18,9 @@ from gpudra.controller.ctl.local.layout import Layout
 from gpudra.controller.ctl.local.process import Component
 from gpudra.controller.ctl.local.state import ClusterState, write_atomic
 
-PORT_NAMES = (
-    *("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
-    "gpudra-controller",
-)
+PORT_NAMES = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+CONTROLLER_PORT = "gpudra-controller"
+"""Beside them where gpudra's controller runs as a pod."""
 CLIENT_QPS = 1000
 SERVICE_SUBNET = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a person asked for, and what is remembered, to the cluster that ``up`` makes so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpudra.api.errors import InputError
 from gpudra.controller.ctl.local.agent import DEFAULT_HARDWARE
-from gpudra.controller.ctl.local.components import PORT_NAMES
+from gpudra.controller.ctl.local.components import CONTROLLER_PORT, PORT_NAMES
 from gpudra.controller.ctl.local.layout import Layout
 from gpudra.controller.ctl.local.network import free_ports, ip_forward, is_free, pod_subnet
-from gpudra.controller.ctl.local.state import ClusterState, NodeState
+from gpudra.controller.ctl.local.state import AS_PODS, ClusterState, NodeState
 
 T = TypeVar("T")
 
@@ -89,15 +89,18 @@ def plan(
     nodes = tuple(
         kept.get(index) or new_node(layout, index, ports.__next__) for index in range(1, count + 1)
     )
+    hardware = _first(wishes.hardware, state.hardware or DEFAULT_HARDWARE) if wishes.agent else ""
+    agent_as = _first(wishes.agent_as, state.agent_as)
+    as_pods = bool(hardware) and agent_as == AS_PODS
+    # Nobody listens on a port of a part that does not run, so another cluster would take it, too.
+    names = (*PORT_NAMES, CONTROLLER_PORT) if as_pods else PORT_NAMES
     return replace(
         state,
-        ports=_control_plane_ports(state.ports, wishes.api_port, is_running, ports.__next__),
+        ports=_cluster_ports(names, state.ports, wishes.api_port, is_running, ports.__next__),
         nodes=nodes,
         fake_nodes=_first(wishes.fake_nodes, state.fake_nodes),
-        hardware=_first(wishes.hardware, state.hardware or DEFAULT_HARDWARE)
-        if wishes.agent
-        else "",
-        agent_as=_first(wishes.agent_as, state.agent_as),
+        hardware=hardware,
+        agent_as=agent_as,
         feature_gates=_first(wishes.feature_gates, state.feature_gates),
         runtime_config=_first(wishes.runtime_config, state.runtime_config),
         kubeconfig=str(layout.admin_kubeconfig),
@@ -113,14 +116,15 @@ def _ports(node: NodeState) -> tuple[int, ...]:
     return node.kubelet_port, node.healthz_port, node.agent_port
 
 
-def _control_plane_ports(
+def _cluster_ports(
+    names: Iterable[str],
     old: dict[str, int],
     api_port: int | None,
     is_running: Callable[[str], bool],
     next_port: Callable[[], int],
 ) -> dict[str, int]:
     ports = {}
-    for name in PORT_NAMES:
+    for name in names:
         port = old.get(name)
         usable = port is not None and (is_running(name.removesuffix("-peer")) or is_free(port))
         ports[name] = port if usable and port is not None else next_port()

@@ -8,8 +8,12 @@ from gpudra.api.errors import ApiError
 from gpudra.controller.ctl.local import fakenodes, state
 from gpudra.controller.ctl.local.agent import NAMESPACE, Agent
 from gpudra.controller.ctl.local.apiclient import is_healthy
-from gpudra.controller.ctl.local.chart import CONTROLLER_PORT
-from gpudra.controller.ctl.local.components import LOOPBACK, ControlPlane, control_plane
+from gpudra.controller.ctl.local.components import (
+    CONTROLLER_PORT,
+    LOOPBACK,
+    ControlPlane,
+    control_plane,
+)
 from gpudra.controller.ctl.local.layout import Layout
 from gpudra.controller.ctl.local.node import accepts
 from gpudra.controller.ctl.local.process import ProcessTable

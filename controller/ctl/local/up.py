@@ -22,8 +22,8 @@ from gpudra.controller.ctl.local import (
 )
 from gpudra.controller.ctl.local.apiclient import ApiClient
 from gpudra.controller.ctl.local.build import HELM, TOOLS, Builder, Tool
-from gpudra.controller.ctl.local.chart import CONTROLLER_PORT, Release, values
-from gpudra.controller.ctl.local.components import ControlPlane, control_plane
+from gpudra.controller.ctl.local.chart import Release, values
+from gpudra.controller.ctl.local.components import CONTROLLER_PORT, ControlPlane, control_plane
 from gpudra.controller.ctl.local.layout import Layout, checkout_dir
 from gpudra.controller.ctl.local.node import Machine, Node
 from gpudra.controller.ctl.local.plan import Wishes, plan

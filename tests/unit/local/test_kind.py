@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files for people with Docker. tests/e2e/test_kind.py lets kind read the configuration."""
 
+import os
 import subprocess
 import tomllib
+from pathlib import Path
 
 import yaml
 
@@ -60,3 +62,30 @@ def test_the_image_copies_what_the_package_is_made_of() -> None:
 
     assert copied == allowed
     assert {"api", "driver", "kubelet_plugin", "controller"} < copied
+
+
+def test_the_script_calls_what_it_needs_in_order(tmp_path: Path) -> None:
+    """Cluster, image, workload image, kinds, namespace, chart: told by programs that only take notes."""
+    log = tmp_path / "log"
+    for name in ("docker", "kind", "helm", "kubectl"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "{name} $@" >> {log}\n')
+        program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "NODE_IMAGE": "kindest/node:x"}
+
+    done = subprocess.run([KIND / "up.sh"], env=env, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    calls = log.read_text().splitlines()
+    wanted = [
+        "kind create cluster --config deploy/kind/cluster.yaml --wait 120s --image kindest/node:x",
+        "docker build --tag gpudra.local/gpudra:dev --file deploy/container/Containerfile .",
+        "kind load docker-image --name gpudra gpudra.local/gpudra:dev",
+        "kind load docker-image --name gpudra gpudra.local/busybox:1",
+        "kubectl apply --server-side --filename deploy/charts/gpudra/crds",
+    ]
+    places = [calls.index(call) for call in wanted]
+    (helm,) = [number for number, call in enumerate(calls) if call.startswith("helm ")]
+    assert [*places, helm] == sorted([*places, helm])
+    assert "--values deploy/kind/values.yaml" in calls[helm]
+    assert "image.tag=dev" in calls[helm]

@@ -77,6 +77,7 @@ def test_pods_or_processes_is_remembered(layout: Layout) -> None:
     second = plan(layout, first, Wishes(agent_as="processes"), everything_runs)
 
     assert first.agent_as == "pods"
+    assert set(first.ports) - set(second.ports) == {"gpudra-controller"}
     assert plan(layout, second, Wishes(), everything_runs).agent_as == "processes"
 
 
