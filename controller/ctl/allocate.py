@@ -31,6 +31,7 @@ from gpudra.driver.core.allocator import (
     Deadline,
     Outcome,
     explain_claims,
+    is_unreadable,
 )
 
 _EXIT = {Outcome.ALLOCATED: 0, Outcome.UNSATISFIABLE: 3}
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     for warning in objects.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     index = build_index(objects, args.rules)
+    for warning in unready_pools(index, objects):
+        print(f"warning: {warning}", file=sys.stderr)
     claims = chosen_claims(objects, args.claims)
     answer = _ask(index, objects, claims, args.node, args.timeout)
     document = describe(index, claims, answer)
@@ -102,6 +105,16 @@ def build_index(objects: ObjectSet, rules: Sequence[str] | None) -> ClusterIndex
         claims=objects.claims,
         rules=objects.rules if rules is None else [known[name] for name in rules],
     )
+
+
+def unready_pools(index: ClusterIndex, objects: ObjectSet) -> list[str]:
+    """What is wrong with pools although each of their slices can be read, one sentence each."""
+    files = {one.name: one.file for one in objects.sources if one.kind == "ResourceSlice"}
+    return [
+        f"{files.get(record.slices[0].metadata.name, '')}: {record.pool.problem}"
+        for record in index.state.records()
+        if not record.pool.ready and not any(map(is_unreadable, record.slices))
+    ]
 
 
 def chosen_claims(objects: ObjectSet, wanted: Sequence[str]) -> list[ResourceClaim]:

@@ -27,7 +27,7 @@ from gpudra.api.resource_v1 import (
     ResourceClaim,
     ResourceSlice,
 )
-from gpudra.controller.ctl.slicecheck import check_slice
+from gpudra.controller.ctl.slicecheck import check_claim, check_slice
 from gpudra.driver.core.allocator import Node, unreadable_slice
 
 Obj = dict[str, Any]
@@ -279,7 +279,7 @@ def _decode(source: Source, found: ObjectSet) -> None:
         elif source.kind == "DeviceClass":
             found.classes.append(_typed(source, DeviceClass))
         elif source.kind == "ResourceClaim":
-            found.claims.append(_typed(source, ResourceClaim))
+            found.claims.append(_claim(source))
         elif source.kind == "DeviceTaintRule":
             found.rules.append(_typed(source, DeviceTaintRule))
     elif source.raw["apiVersion"] == "v1":
@@ -296,6 +296,15 @@ def _typed(source: Source, kind: type[T]) -> T:
         return kind.from_dict(source.raw)
     except InputError as error:
         raise error.within(obj=source.label, file=source.file) from error
+
+
+def _claim(source: Source) -> ResourceClaim:
+    claim = _typed(source, ResourceClaim)
+    try:
+        check_claim(claim)
+    except InputError as error:
+        raise error.within(obj=source.label, file=source.file) from error
+    return claim
 
 
 def _slice(source: Source, found: ObjectSet) -> ResourceSlice:

@@ -18,7 +18,7 @@ from gpudra.driver.core.allocator.explain import (
 )
 from gpudra.driver.core.allocator.index import ClusterIndex
 from gpudra.driver.core.allocator.nodeselector import matches
-from gpudra.driver.core.allocator.pools import unreadable_slice
+from gpudra.driver.core.allocator.pools import is_unreadable, unreadable_slice
 from gpudra.driver.core.allocator.question import NodeAnswers
 from gpudra.driver.core.allocator.relax import Change, Relaxation, relaxations
 from gpudra.driver.core.allocator.search import Scorer
@@ -52,6 +52,7 @@ __all__ = [
     "Scorer",
     "Solution",
     "explain_claims",
+    "is_unreadable",
     "matches",
     "relaxations",
     "unreadable_slice",

@@ -194,6 +194,11 @@ def unreadable_slice(
     return ResourceSlice(metadata=one.metadata, spec=spec)
 
 
+def is_unreadable(one: ResourceSlice) -> bool:
+    """Whether a slice was made by unreadable_slice."""
+    return _UNREADABLE in one.spec.extra
+
+
 _NEWEST = 2**63 - 1  # nobody knows its generation, so nothing may be thought newer
 
 
@@ -283,7 +288,7 @@ def _check_slices(current: Sequence[ResourceSlice]) -> str:
         PoolProblemError: they disagree about how many there are, or one carries two kinds of content.
     """
     for one in current:
-        if _UNREADABLE in one.spec.extra:
+        if is_unreadable(one):
             raise PoolProblemError(str(one.spec.extra[_UNREADABLE]))
     counts = {one.spec.pool.resource_slice_count for one in current}
     if len(counts) > 1:

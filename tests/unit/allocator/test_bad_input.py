@@ -60,6 +60,19 @@ spec: {devices: {requests: [{name: x, exactly: {deviceClassName: c, count: many}
 """,
         ["ResourceClaim a", "spec.devices.requests[0].exactly.count", "'many' is not an integer"],
     ),
+    "a name that is none": (
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: Bad_Name}",
+        ["ResourceClaim Bad_Name", "metadata.name", "is not a DNS subdomain"],
+    ),
+    "a request's name that is none": (
+        """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: a}
+spec: {devices: {requests: [{name: "x/y", exactly: {deviceClassName: c}}]}}
+""",
+        ["ResourceClaim a", "spec.devices.requests[0].name", "is not a DNS label"],
+    ),
     "no claim": ("apiVersion: v1\nkind: Node\nmetadata: {name: a}", ["--claim", "no claim"]),
 }
 
@@ -123,6 +136,38 @@ def test_unreadable_slice_costs_its_pool_only(tmp_path: Path) -> None:
     assert code == 1
     assert json.loads(out)["outcome"] == "node-error"
     assert "gpu.example.com/other" in json.loads(out)["message"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        (
+            [{"name": "x"}, {"name": "x"}],
+            "objects.yaml: ResourceSlice bad: spec.devices[1].name: device x stands twice",
+        ),
+        (
+            [{"name": "y", "consumesCounters": [
+                {"counterSet": "nope", "counters": {"m": {"value": "1"}}}]}],
+            "pool gpu.example.com/other: device y refers to the missing counter set nope",
+        ),
+    ],
+)  # fmt: skip
+def test_pool_that_contradicts_itself_is_reported(
+    devices: list[dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    """A pool with double devices or without its counters is named; the others still serve."""
+    bad = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "bad"},
+        "spec": {
+            "driver": "gpu.example.com", "nodeName": "node-a",
+            "pool": {"name": "other", "generation": 1, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    }  # fmt: skip
+    file = _file(tmp_path, GOOD + "\n---\n" + yaml.safe_dump(bad))
+    code, _, err = _run("-f", file, "--node", "node-a", "--claim", "wants-share")
+    assert code == 0
+    assert said in err
 
 
 def test_expression_with_a_syntax_error(tmp_path: Path) -> None:
