@@ -61,7 +61,10 @@ class Withdrawals:
         self._rng = rng
         self._ripe_at: dict[str, float] = {}
         self._released: set[str] = set()
+        # Found allocated at the last look; about them alone it is too early to ask again.
+        self._allocated: set[str] = set()
         self._ask_at = 0.0
+        self._retry_at = 0.0
         self._rest: float | None = None
 
     @property
@@ -84,15 +87,18 @@ class Withdrawals:
         unknown = [
             name for name in vanishing if name not in prepared and name not in self._released
         ]
+        # One pause for all that are marked at once: they are asked about together.
+        pause = GRACE_SECONDS + SPREAD_SECONDS * self._rng.random()
         for name in unknown:
             if name in self._ripe_at:
                 continue
             if not taints_kept:
                 self._ripe_at[name] = now
             elif self._is_marked(vanishing[name]):
-                self._ripe_at[name] = now + GRACE_SECONDS + SPREAD_SECONDS * self._rng.random()
+                self._ripe_at[name] = now + pause
         ripe = {name for name in unknown if self._ripe_at.get(name, now + 1) <= now}
-        if ripe and now >= self._ask_at:
+        due = now >= self._ask_at or bool(ripe - self._allocated)
+        if ripe and due and now >= self._retry_at:
             await self._ask(ripe, now)
         left = {name: one for name, one in vanishing.items() if name not in self._released}
         waits = any(name in left and name not in ripe for name in unknown)
@@ -104,11 +110,12 @@ class Withdrawals:
             allocated = await self._holders.allocated()
         except ApiError as error:
             log.warning("cannot list claims, devices stay listed meanwhile", error=str(error))
-            self._ask_at = now + _RETRY_SECONDS
+            self._retry_at = now + _RETRY_SECONDS
             return
         released = ripe - allocated
         self._released |= released
-        self._ask_at = now + ASK_SECONDS if ripe & allocated else now
+        self._allocated = ripe & allocated
+        self._ask_at = now + ASK_SECONDS
         if released:
             log.info("withdrew devices that nobody holds", devices=sorted(released))
         if ripe & allocated:
@@ -116,6 +123,7 @@ class Withdrawals:
 
     def _forget(self, vanishing: Mapping[str, Device]) -> None:
         self._released &= vanishing.keys()
+        self._allocated &= vanishing.keys()
         for name in self._ripe_at.keys() - vanishing.keys():
             del self._ripe_at[name]
 
