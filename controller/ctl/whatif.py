@@ -46,7 +46,6 @@ def run(args: argparse.Namespace) -> int:
         now=now,
         queue_of=lambda namespace: found.default_queues.get(namespace, ""),
     )
-    # Whoever waits there now would be asked first; see ManagedState.what_if.
     answer = what_if_row(found.state.what_if(question.pods, question.claims, question.group, now))
     if args.output == printers.TABLE:
         print(text_of(answer), end="")
@@ -81,6 +80,3 @@ def text_of(answer: Row) -> str:
             f"which frees {freed or 'nothing'}"
         )
     return "\n".join(lines) + "\n"
-
-
-__all__ = ["add_arguments", "run", "text_of"]

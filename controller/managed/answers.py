@@ -45,6 +45,8 @@ def queue_row(view: QueueView, running: int, waiting: int) -> Row:
             "quota": grant.quota.texts(),
             "limit": limit_texts(grant.limit, grant.limited),
         }
+    if view.history:
+        row["past"] = round(view.history, 4)
     if view.problem is not None:
         row["problem"] = {"reason": view.problem.reason, "message": view.problem.message}
     return row
