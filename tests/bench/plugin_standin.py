@@ -198,7 +198,10 @@ async def measure(
     up: list[float] = []
     down: list[float] = []
     syncs: list[float] = []
+    used = 0.0
     for number in range(rounds + 2):
+        if number == 2:
+            used = found.agent.cpu_seconds()
         sync = await asyncio.to_thread(synced_write, found.agent.folder)
         first = await asyncio.gather(*(timed(prepare, batch) for batch in batches))
         second = await asyncio.gather(*(timed(unprepare, batch) for batch in batches))
@@ -206,10 +209,13 @@ async def measure(
             syncs.append(sync)
             up += first
             down += second
+    used = (found.agent.cpu_seconds() - used) * 1000 / (rounds * size * flights)
     what = f"{name:6} {size:2} a call, {flights:2} in flight"
     note = f"one synced write of 2 KiB: {percentile(syncs, 0.5) * 1000:.2f}"
     print(row(f"prepare   {what}", up, note))
-    print(row(f"unprepare {what}", down))
+    print(
+        row(f"unprepare {what}", down, f"the agent's processor time for both, a claim: {used:.2f}")
+    )
     return percentile(up, 0.5), percentile(down, 0.5)
 
 
