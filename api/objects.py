@@ -51,7 +51,7 @@ def decimal_number(value: object) -> object:
     return Decimal(str(value))
 
 
-def _seconds(value: object) -> object:
+def duration(value: object) -> int:
     """``1h30m``, ``90s`` in seconds, as Kubernetes writes durations."""
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
@@ -60,7 +60,7 @@ def _seconds(value: object) -> object:
     return hours * 3600 + minutes * 60 + seconds
 
 
-Seconds = Annotated[int, BeforeValidator(_seconds), Field(ge=0, le=MAX_SECONDS)]
+Seconds = Annotated[int, BeforeValidator(duration), Field(ge=0, le=MAX_SECONDS)]
 """A duration in whole seconds; written ``1h30m``."""
 
 

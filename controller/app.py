@@ -103,6 +103,8 @@ class App:
             client,
             driver=options.driver,
             enabled=options.managed,
+            options=options.plan,
+            half_life=options.half_life,
             elector=self._elector,
             metrics=self.metrics,
             events=self._events,

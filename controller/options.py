@@ -11,7 +11,9 @@ from pathlib import Path
 
 from gpudra.api.errors import InputError
 from gpudra.api.names import check_dns_label, check_driver_name
+from gpudra.api.objects import MAX_SECONDS, duration
 from gpudra.controller.webhook import WebhookOptions
+from gpudra.driver.core.managed import PlanOptions
 from gpudra.driver.observability.options import (
     EnvironmentParser,
     ProcessOptions,
@@ -22,6 +24,8 @@ from gpudra.driver.observability.options import (
 
 DEFAULT_DRIVER = "gpu.gpudra.io"
 DEFAULT_NAMESPACE = "gpudra-system"
+# More pods than a node has devices are no move any more, but an upheaval.
+MAX_MOVES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Options:
         namespace: where the lease lives.
         instance: who this process is; unique in the cluster.
         managed: whether managed mode runs where its kinds are served.
+        plan: how managed mode plans.
+        half_life: of past use, in seconds; 0: it does not count.
         kubeconfig: file; None inside a cluster.
         conversion: whether pods written for other systems are looked after.
         webhook: how the admission webhook is served; None: it is not.
@@ -45,6 +51,8 @@ class Options:
     instance: str
     managed: bool
     kubeconfig: str | None
+    plan: PlanOptions
+    half_life: float
     conversion: bool = False
     webhook: WebhookOptions | None = None
     version: str
@@ -70,6 +78,7 @@ def parser() -> EnvironmentParser:
         help="admit pods to queues and give out the devices of managed nodes: auto: where the "
         "kinds Queue and PodGroup are served (default)",
     )
+    _add_managed(found)
     found.add_argument("--kubeconfig", help="kubeconfig file, outside of a cluster")
     found.add_argument(
         "--conversion",
@@ -107,6 +116,11 @@ def parse(
         namespace=check_dns_label(args.namespace, "namespace"),
         instance=args.instance or f"{socket.gethostname()}-{secrets.token_hex(4)}",
         managed=args.managed == "auto",
+        plan=PlanOptions(
+            evictions=args.evictions == "on",
+            moves=_number(args.defrag_moves, "--defrag-moves", most=MAX_MOVES),
+        ),
+        half_life=_duration(args.fairness_half_life, "--fairness-half-life"),
         kubeconfig=args.kubeconfig,
         conversion=args.conversion == "on",
         webhook=_webhook(args.webhook_endpoint, args.webhook_cert, args.webhook_key),
@@ -127,3 +141,54 @@ def _webhook(endpoint: str, certificate: str, key: str) -> WebhookOptions | None
         raise InputError("goes with the other one", field="--webhook-cert and --webhook-key")
     host, port = split_address(endpoint, "webhook-endpoint")
     return WebhookOptions(host=host, port=port, certificate=Path(certificate), key=Path(key))
+
+
+def _add_managed(found: EnvironmentParser) -> None:
+    """Options of managed mode."""
+    found.add_argument(
+        "--evictions",
+        choices=("on", "off"),
+        default="on",
+        help="managed mode: let running pods go where a queue takes back what it lent, or for a more "
+        "important job of the same queue (default on)",
+    )
+    found.add_argument(
+        "--defrag-moves",
+        default="0",
+        metavar="N",
+        help="managed mode: pods that may be moved for one waiting job where nothing else makes room "
+        "(default 0: none)",
+    )
+    found.add_argument(
+        "--fairness-half-life",
+        default="0s",
+        metavar="DURATION",
+        help="managed mode: what a queue used before counts in the order of queues, half as much after "
+        "so long, such as 24h (default 0s: it does not count)",
+    )
+
+
+def _number(text: str, field: str, *, most: int) -> int:
+    """A whole number from 0.
+
+    Raises:
+        InputError: it is none, or too large.
+    """
+    if not text.isdecimal() or not text.isascii() or int(text) > most:
+        raise InputError(f"{text!r} is no number from 0 to {most}", field=field)
+    return int(text)
+
+
+def _duration(text: str, field: str) -> float:
+    """Seconds of a duration, ``24h`` or a plain number.
+
+    Raises:
+        InputError: it is none, or longer than a year.
+    """
+    try:
+        found = int(text) if text.isdecimal() and text.isascii() else duration(text)
+    except ValueError as error:
+        raise InputError(str(error), field=field) from error
+    if found > MAX_SECONDS:
+        raise InputError(f"{text!r} is longer than {MAX_SECONDS} seconds", field=field)
+    return float(found)

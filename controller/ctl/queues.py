@@ -18,6 +18,8 @@ _HEADERS = (
     "WAITING",
     "STATE",
 )
+# Past use stands behind the share, where the controller keeps one (--fairness-half-life).
+_PAST = _HEADERS.index("SHARE") + 1
 _WIDTH = 16
 _FULL, _OVER, _EMPTY = "#", "+", "."
 
@@ -44,7 +46,10 @@ def run(args: argparse.Namespace) -> int:
     if args.output != printers.TABLE:
         printers.print_data({"items": rows}, args.output)
         return 0
-    printers.print_table(_HEADERS, [cells(row) for row in rows], nothing="there are no queues")
+    past = any("past" in row for row in rows)
+    headers = (*_HEADERS[:_PAST], "PAST", *_HEADERS[_PAST:]) if past else _HEADERS
+    lines = [with_past(row) if past else cells(row) for row in rows]
+    printers.print_table(headers, lines, nothing="there are no queues")
     return 0
 
 
@@ -65,6 +70,12 @@ def cells(row: Row) -> tuple[object, ...]:
         row["waiting"],
         state,
     )
+
+
+def with_past(row: Row) -> tuple[object, ...]:
+    """The same with what the queue used before."""
+    found = cells(row)
+    return *found[:_PAST], f"{row.get('past', 0.0):.3f}", *found[_PAST:]
 
 
 def bar(used: str, own: str) -> str:

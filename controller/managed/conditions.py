@@ -29,6 +29,8 @@ FIRST_SECONDS = 1.0
 # Side by side: fewer than the writer allows, so that placing never waits for telling.
 PARALLEL = 4
 _MAX_MESSAGE = 1024
+# Room is being made for it: it says so, and whose.
+WAITS_FOR_VICTIMS = "WaitingForVictims"
 
 log = get_logger(__name__)
 
@@ -124,7 +126,7 @@ class PodReporter:
         known = self._feed.pods.get(f"{pod.namespace}/{pod.name}", pod.uid)
         if known is None:
             return
-        message = eviction.message or f"its devices go to {eviction.by}"
+        message = told(eviction)
         said = known.value.said.get(EVICTED)
         if said is not None and said.reason == eviction.reason:
             return
@@ -159,7 +161,7 @@ class PodReporter:
             if known is None:
                 self._written_at.pop(uid, None)
                 continue
-            first = QUEUED not in known.value.said and QUEUED in words
+            news = _news(known.value, words)
             try:
                 await self._write(known.value, words)
             except NotFoundError:
@@ -170,10 +172,9 @@ class PodReporter:
                 await self._clock.sleep(1.0)
                 self._wanted.setdefault((key, uid), words)
                 continue
-            if first:
-                word = words[QUEUED]
+            if news:
                 self._events.event(
-                    known.value.reference, "Normal", "Queued", word.message, action="Queue"
+                    known.value.reference, "Normal", news, words[QUEUED].message, action="Queue"
                 )
 
     def _want(self, key: str, uid: str, words: Mapping[str, Word]) -> None:
@@ -238,6 +239,23 @@ class PodReporter:
         alive = {record.view.uid for record in self._feed.pods.values()}
         for uid in self._written_at.keys() - alive:
             del self._written_at[uid]
+
+
+def told(eviction: Eviction) -> str:
+    """For whom a pod goes, and why."""
+    head = f"its devices go to {eviction.by}"
+    return f"{head}: {eviction.message}" if eviction.message else head
+
+
+def _news(record: PodRecord, words: Mapping[str, Word]) -> str:
+    """Reason of the Event that goes with these words; empty: none does."""
+    if QUEUED not in words:
+        return ""
+    said = record.said.get(QUEUED)
+    reason = words[QUEUED].reason
+    if reason == WAITS_FOR_VICTIMS and (said is None or said.reason != reason):
+        return reason
+    return "Queued" if said is None else ""
 
 
 def _words(job: JobWaiting) -> str:

@@ -10,11 +10,13 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Protocol
 
 from gpudra.controller.managed.conditions import Events, PodReporter
 from gpudra.controller.managed.execute import Executor, Outcome
 from gpudra.controller.managed.feed import Feed, FeedApi
+from gpudra.controller.managed.pasts import Pasts
 from gpudra.controller.managed.planner import Blocking, Planner
 from gpudra.controller.managed.statuses import Statuses
 from gpudra.controller.managed.writer import WriteApi, Writer
@@ -27,7 +29,7 @@ from gpudra.driver.observability.logging import get_logger, operation
 from gpudra.driver.observability.metrics import Metrics
 
 # Changes that come one after the other are planned for together.
-SETTLE_SECONDS = 0.02
+SETTLE_SECONDS = 0.05
 # Planning takes no more than this part of the time while everything changes.
 PLAN_SHARE = 0.5
 # While pods wait, time alone may change the answer: a gang's time-out, a promised end.
@@ -53,6 +55,7 @@ class ManagedMode:
         rng: for jitter.
         options: how to plan.
         blocking: where plans are made; None: in threads.
+        half_life: seconds after which past use counts half; 0: it does not count.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class ManagedMode:
         rng: random.Random,
         options: PlanOptions | None = None,
         blocking: Blocking | None = None,
+        half_life: float = 0.0,
     ) -> None:
         self._metrics = metrics
         self._clock = clock
@@ -78,10 +82,11 @@ class ManagedMode:
         self.planner = Planner(
             driver,
             # What was planned counts until it was carried out or taken back, however long it takes.
-            options or PlanOptions(flight_seconds=math.inf),
+            replace(options or PlanOptions(), flight_seconds=math.inf),
             self.feed,
             clock=clock,
             blocking=blocking or asyncio.to_thread,
+            pasts=Pasts(half_life),
         )
         self.statuses = Statuses(self.writer, self.feed, self.planner, clock=clock)
         self._executor = Executor(

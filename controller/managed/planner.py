@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol, TypeVar
 
 from gpudra.controller.managed.feed import Change, Feed
+from gpudra.controller.managed.pasts import Pasts
 from gpudra.driver.core.managed import ManagedState, Plan, PlanOptions
 from gpudra.driver.kube.clock import Clock
 from gpudra.driver.observability.logging import get_logger
@@ -38,6 +39,7 @@ class Planner:
         feed: where changes come from.
         clock: for the time of day and time limits.
         blocking: where the work is done.
+        pasts: what queues used before; None: it does not count.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class Planner:
         *,
         clock: Clock,
         blocking: Blocking = asyncio.to_thread,
+        pasts: Pasts | None = None,
     ) -> None:
         self._state = ManagedState(driver, options)
         self._feed = feed
         self._clock = clock
         self._blocking = blocking
+        self.pasts = pasts or Pasts()
         self._turn = asyncio.Lock()
 
     async def plan(self, busy: Collection[str]) -> Plan:
@@ -85,4 +89,5 @@ class Planner:
             except Exception as error:
                 # One object that cannot be understood must not stop all the others.
                 log.exception("cannot take a change in", object=change.what, error=str(error))
+        self.pasts.apply(self._state, self._clock.now().timestamp())
         return question(self._state)

@@ -15,6 +15,7 @@ from gpudra.api.podgroup import PodGroup
 from gpudra.api.queue import Queue
 from gpudra.api.resource_v1 import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from gpudra.controller.managed.feed import DEFAULT_QUEUE_LABEL, node_facts
+from gpudra.controller.managed.pasts import noted
 from gpudra.controller.managed.pods import PodRecord, pod_record
 from gpudra.driver.core.managed import ManagedState, PlanOptions
 from gpudra.driver.core.managed.budgets import budget
@@ -78,6 +79,9 @@ def snapshot_of(
                 put(found, raw)
             except (GpudraError, KeyError, TypeError, ValueError) as error:
                 found.warnings.append(f"{kind} {raw['metadata'].get('name')}: {error}")
+    pasts = {name: noted(queue.status) for name, queue in found.state.queues.items()}
+    if any(pasts.values()):
+        found.state.book.history = {name: past[0] for name, past in pasts.items() if past}
     return found
 
 

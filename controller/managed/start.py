@@ -12,6 +12,7 @@ from gpudra.api.errors import ApiError
 from gpudra.controller.managed.conditions import Events
 from gpudra.controller.managed.httpapi import HttpApi
 from gpudra.controller.managed.loop import ManagedMode
+from gpudra.driver.core.managed import PlanOptions
 from gpudra.driver.kube.backoff import Backoff
 from gpudra.driver.kube.client import KubeClient
 from gpudra.driver.kube.clock import Clock
@@ -33,6 +34,8 @@ class ManagedStart:
         client: of the API.
         driver: whose devices are given out.
         enabled: False: never.
+        options: how to plan.
+        half_life: see ManagedMode.
         elector: tells whether we lead.
         metrics: of the process.
         events: recorder.
@@ -46,6 +49,8 @@ class ManagedStart:
         *,
         driver: str,
         enabled: bool,
+        options: PlanOptions,
+        half_life: float,
         elector: LeaderElector,
         metrics: Metrics,
         events: Events,
@@ -59,6 +64,8 @@ class ManagedStart:
         self._rng = rng
         self._parts: dict[str, Any] = {
             "driver": driver,
+            "options": options,
+            "half_life": half_life,
             "check": elector.check,
             "metrics": metrics,
             "events": events,

@@ -7,17 +7,19 @@ leader writes nothing that the old one has written.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpudra.api.errors import ApiError, NotFoundError
 from gpudra.api.podgroup import PodGroup
 from gpudra.api.queue import Queue
+from gpudra.controller.managed.conditions import told
 from gpudra.controller.managed.feed import Feed
+from gpudra.controller.managed.pasts import WRITE_SECONDS
 from gpudra.controller.managed.planner import Planner
 from gpudra.controller.managed.pods import PodRecord
 from gpudra.controller.managed.writer import Writer
-from gpudra.driver.core.managed import JobWaiting, Plan
+from gpudra.driver.core.managed import Eviction, JobWaiting, Plan
 from gpudra.driver.core.queueing import QueueView
 from gpudra.driver.kube.clock import Clock, rfc3339
 from gpudra.driver.kube.resources import POD_GROUPS, QUEUES, Obj, Resource
@@ -26,7 +28,9 @@ from gpudra.driver.observability.logging import get_logger
 # Between two rounds; a person who looks at `kubectl get queues` does not see the difference.
 ROUND_SECONDS = 2.0
 READY = "Ready"
+_MAX_MESSAGE = 1024
 PLACED = "Placed"
+EVICTED = "Evicted"
 
 log = get_logger(__name__)
 
@@ -48,10 +52,16 @@ class Statuses:
         self._clock = clock
         self._changed = asyncio.Event()
         self._waiting: tuple[JobWaiting, ...] = ()
+        # The last evictions from each queue, until they were written down.
+        self._taken: dict[str, dict[str, Eviction]] = {}
 
     def planned(self, plan: Plan) -> None:
         """Something may be another now."""
         self._waiting = plan.waiting
+        for one in plan.evictions:
+            known = self._feed.pods.get(f"{one.pod.namespace}/{one.pod.name}", one.pod.uid)
+            if known is not None:
+                self._taken.setdefault(known.value.view.queue, {})[one.pod.uid] = one
         self._changed.set()
 
     def job(self, key: str) -> JobWaiting | None:
@@ -66,10 +76,20 @@ class Statuses:
         """
         await self._feed.wait_synced()
         while True:
-            await self._changed.wait()
+            await self._wait()
             self._changed.clear()
             await self.write()
             await self._clock.sleep(ROUND_SECONDS)
+
+    async def _wait(self) -> None:
+        """Until something changes; a past fades by itself, and is written down now and then."""
+        kept = self._planner.pasts.kept
+        timer = self._clock.call_later(WRITE_SECONDS, self._changed.set) if kept else None
+        try:
+            await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def write(self) -> None:
         """One round."""
@@ -80,12 +100,20 @@ class Statuses:
         for job in self._waiting:
             waiting[job.queue] += len(job.pods)
             by_job[job.job] = job
-        now = rfc3339(self._clock.now())
+        moment = self._clock.now()
+        now = rfc3339(moment)
+        taken, self._taken = self._taken, {}
         seen = {view.name: view for view in views}
         for queue in self._feed.queues.store.values():
             view = seen.get(queue.name)
             if view is not None:
-                wanted = queue_status(queue, view, by_queue[queue.name], waiting[queue.name], now)
+                lost = tuple(taken.get(queue.name, {}).values())
+                wanted = queue_status(
+                    queue, view, by_queue[queue.name], waiting[queue.name], now, lost
+                )
+                wanted |= self._planner.pasts.status(
+                    queue.status, view.history, moment.timestamp(), now
+                )
                 await self._patch(QUEUES, queue.name, "", queue.status, wanted)
         for group in self._feed.groups.store.values():
             wanted = group_status(group, by_group[group.key], by_job.get(group.key), now)
@@ -110,8 +138,24 @@ class Statuses:
             self._changed.set()
 
 
-def queue_status(queue: Queue, view: QueueView, running: int, waiting: int, now: str) -> Obj:
-    """The status of a queue as it should be."""
+def queue_status(
+    queue: Queue,
+    view: QueueView,
+    running: int,
+    waiting: int,
+    now: str,
+    lost: Sequence[Eviction] = (),
+) -> Obj:
+    """The status of a queue as it should be.
+
+    Args:
+        queue: as it is.
+        view: its numbers.
+        running: pods that hold devices.
+        waiting: pods that wait.
+        now: as it is written.
+        lost: pods of the queue that are evicted since the last time.
+    """
     problem = view.problem
     ready = {
         "type": READY,
@@ -120,6 +164,10 @@ def queue_status(queue: Queue, view: QueueView, running: int, waiting: int, now:
         "message": problem.message if problem else "",
         "observedGeneration": queue.metadata.generation,
     }
+    conditions = _with(queue.status, ready, now)
+    if lost:
+        others = [one for one in conditions if one.get("type") != EVICTED]
+        conditions = [*others, _loss(lost, now)]
     return {
         "observedGeneration": queue.metadata.generation,
         "used": view.used.texts(),
@@ -127,7 +175,21 @@ def queue_status(queue: Queue, view: QueueView, running: int, waiting: int, now:
         "share": f"{view.share:.3f}",
         "running": running,
         "waiting": waiting,
-        "conditions": _with(queue.status, ready, now),
+        "conditions": conditions,
+    }
+
+
+def _loss(lost: Sequence[Eviction], now: str) -> Obj:
+    """The condition that tells of the last time that pods of a queue had to go, and for whom."""
+    last = lost[-1]
+    names = sorted(one.pod.name for one in lost)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return {
+        "type": EVICTED,
+        "status": "True",
+        "reason": last.reason,
+        "message": f"pod {last.pod.namespace}/{names[0]}{more}: {told(last)}"[:_MAX_MESSAGE],
+        "lastTransitionTime": now,
     }
 
 

@@ -18,6 +18,7 @@ from gpudra.controller.ctl.local.layout import checkout_dir
 from gpudra.controller.managed.loop import ManagedMode
 from gpudra.driver.core.allocatable import DeviceKind
 from gpudra.driver.core.forms import CardForms, PublishPolicy
+from gpudra.driver.core.managed import PlanOptions
 from gpudra.driver.core.resourceslices import ServerFeatures, build_pool, resource_slices
 from gpudra.driver.devicelib.simulated.catalog import load_hardware
 from gpudra.driver.devicelib.simulated.model import build_inventory
@@ -68,12 +69,16 @@ class ManagedSim:
     Attributes:
         seed: the same seed gives the same run.
         driver: whose devices are given out.
+        half_life: of past use.
+        options: how to plan.
     """
 
     seed: int
     driver: str = DRIVER
     clock: VirtualClock = field(default_factory=VirtualClock)
     weather: Weather = field(default_factory=Weather)
+    half_life: float = 0.0
+    options: PlanOptions = field(default_factory=PlanOptions)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -187,6 +192,8 @@ class ManagedSim:
             clock=self.clock,
             rng=random.Random(self.rng.random()),
             blocking=inline,
+            half_life=self.half_life,
+            options=self.options,
         )
         self.process = Process(mode, asyncio.ensure_future(mode.run()), api)
         return mode

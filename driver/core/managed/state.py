@@ -314,8 +314,10 @@ class ManagedCluster:
 
     def put_queue(self, queue: Queue) -> None:
         """Adds or replaces a queue."""
+        before = self.queues.get(queue.name)
         self.queues[queue.name] = queue
-        self._dirty.tree = True
+        # A status that was written changes nothing here.
+        self._dirty.tree |= before is None or before.spec != queue.spec
 
     def remove_queue(self, name: str) -> None:
         """Forgets a queue; what it uses stays charged to the cluster."""
