@@ -233,6 +233,9 @@ def _rules(spec: Obj, namespace: str, problems: list[str]) -> NodeRules:
     if found is None:
         try:
             found = _read_rules(text, parts, namespace)
+        except KeyError as error:
+            problems.append(f"spec.affinity: a condition without {error}")
+            return NO_RULES
         except (InputError, AttributeError, TypeError, ValueError) as error:
             problems.append(f"spec.affinity: {error}")
             return NO_RULES
