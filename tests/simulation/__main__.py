@@ -15,7 +15,7 @@ import time
 
 RUN = """
 import asyncio, sys, structlog
-structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(60))
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 from tests.support.simworkload import run
 print(asyncio.run(run(int(sys.argv[1]), int(sys.argv[2]))))
 """
