@@ -48,6 +48,15 @@ def test_status_counts_the_pods(installed: Installation) -> None:
     assert (shown["agent-node-1"], shown["controller"]) == ("healthy", "healthy")
 
 
+def test_a_second_up_replaces_no_pod(installed: Installation) -> None:
+    """Ports, image and values stay, so helm finds nothing to change."""
+    names = ("get", "pods", "-n", NAMESPACE, "-o", "name")
+    before = installed.cluster.kubectl(*names)
+    up = gpudra_local("up", "--dir", str(installed.cluster.layout.base))
+    assert up.returncode == 0, up.stderr[-3000:]
+    assert installed.cluster.kubectl(*names) == before
+
+
 def test_the_agent_publishes_and_the_controller_leads(installed: Installation) -> None:
     """As pods, with the rights of the chart and the token of their pod."""
     cluster = installed.cluster

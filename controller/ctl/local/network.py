@@ -19,6 +19,9 @@ FIRST_PORT = 21000
 LAST_PORT = 32000
 """Below the range that the kernel gives to outgoing connections (from 32768)."""
 
+_ROOM = 1000
+"""Ports that are left to search for the cluster that begins last."""
+
 IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 CNI_CACHE = Path("/var/lib/cni/results")
 INTERFACES = Path("/sys/class/net")
@@ -52,6 +55,18 @@ def free_ports(taken: Iterable[int] = (), first: int = FIRST_PORT) -> Iterator[i
         if port not in excluded and is_free(port, ""):
             yield port
     raise PortError(f"no free port between {first} and {LAST_PORT}")
+
+
+def first_port(identity: str) -> int:
+    """Where the search for a cluster's ports begins.
+
+    Another place for each cluster: a port is chosen minutes before a pod listens on it, and two
+    clusters that start at once must not choose the same.
+
+    Args:
+        identity: of the layout, hex digits.
+    """
+    return FIRST_PORT + int(identity, 16) % (LAST_PORT - FIRST_PORT - _ROOM)
 
 
 def pod_subnet(port: int) -> str:

@@ -9,7 +9,13 @@ from gpudra.api.errors import InputError
 from gpudra.controller.ctl.local.agent import DEFAULT_HARDWARE
 from gpudra.controller.ctl.local.components import CONTROLLER_PORT, PORT_NAMES
 from gpudra.controller.ctl.local.layout import Layout
-from gpudra.controller.ctl.local.network import free_ports, ip_forward, is_free, pod_subnet
+from gpudra.controller.ctl.local.network import (
+    first_port,
+    free_ports,
+    ip_forward,
+    is_free,
+    pod_subnet,
+)
 from gpudra.controller.ctl.local.state import AS_PODS, ClusterState, NodeState
 
 T = TypeVar("T")
@@ -83,7 +89,7 @@ def plan(
     wishes.check()
     state = old or ClusterState(ports={}, ip_forward_before=ip_forward())
     taken = {*state.ports.values(), *(port for node in state.nodes for port in _ports(node))}
-    ports = free_ports(taken)
+    ports = free_ports(taken, first_port(layout.identity))
     count = wishes.nodes if wishes.nodes is not None else max(1, len(state.nodes))
     kept = {node.index: _with_own_ports(node, is_running, ports.__next__) for node in state.nodes}
     nodes = tuple(

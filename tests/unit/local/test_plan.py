@@ -10,7 +10,7 @@ import pytest
 
 from gpudra.api.errors import InputError
 from gpudra.controller.ctl.local.layout import Layout
-from gpudra.controller.ctl.local.network import pod_subnet
+from gpudra.controller.ctl.local.network import FIRST_PORT, LAST_PORT, first_port, pod_subnet
 from gpudra.controller.ctl.local.plan import Wishes, plan
 from gpudra.controller.ctl.local.state import ClusterState
 
@@ -136,3 +136,11 @@ def test_impossible_wishes_are_refused(layout: Layout, wishes: Wishes, message: 
     """The error names the option and its range."""
     with pytest.raises(InputError, match=message):
         plan(layout, None, wishes, nothing_runs)
+
+
+def test_clusters_begin_to_look_for_ports_at_different_places(layout: Layout) -> None:
+    """Two that start at once do not choose the same, though neither listens yet."""
+    assert len({first_port(identity) for identity in ("00000000", "00000400", "ffffffff")}) == 3
+    for identity in ("00000000", "ffffffff"):
+        assert FIRST_PORT <= first_port(identity) < LAST_PORT
+    assert min(all_ports(plan(layout, None, Wishes(), nothing_runs))) >= first_port(layout.identity)
