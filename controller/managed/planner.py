@@ -17,6 +17,7 @@ from gpudra.driver.observability.logging import get_logger
 
 # What one plan may take; what was not looked at by then waits for the next one.
 PLAN_SECONDS = 2.0
+SEARCH_SECONDS = 1.0  # for the search of one job
 
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -66,16 +67,21 @@ class Planner:
             busy: jobs whose last placement is still under way; nothing is planned for them.
         """
         now = self._clock.now().timestamp()
-        limit = self._clock.monotonic() + PLAN_SECONDS
+        limit = self._within(PLAN_SECONDS)
 
         def work(state: ManagedState) -> Plan:
-            found = state.plan(now, deadline=lambda: self._clock.monotonic() >= limit)
+            found = state.plan(now, deadline=limit, clock=lambda: self._within(SEARCH_SECONDS))
             for one in (*found.placements, *found.repairs):
                 if one.job not in busy:
                     state.assume(one)
             return found
 
         return await self.ask(work)
+
+    def _within(self, seconds: float) -> Callable[[], bool]:
+        """Tells when so much time has passed."""
+        end = self._clock.monotonic() + seconds
+        return lambda: self._clock.monotonic() >= end
 
     async def ask(self, question: Callable[[ManagedState], T]) -> T:
         """Answers a question about the state as the feed has it now."""

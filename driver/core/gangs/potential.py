@@ -76,6 +76,9 @@ class Potential:
             total = [a + b for a, b in zip(total, row, strict=True)]
             if level == FULL_CARD:
                 total[0] += self._weights.fresh
+                if layout.mig.profiles:
+                    # It can still become what wastes less.
+                    total[0] += min(0.0, self._mig_waste(layout.mig, 0) - row[0])
                 free |= 1 << number
             elif memory != compute and self._both:
                 total[0] += self._weights.skew * abs(memory - compute) / FULL_CARD
