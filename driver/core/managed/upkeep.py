@@ -56,7 +56,7 @@ def broken(state: ManagedCluster, now: float) -> list[JobUndo]:
     Since when is remembered by the state and not by any object: after a restart the time begins anew.
     """
     found = []
-    for name, group in state.groups.items():
+    for name, group in sorted(state.groups.items()):
         job = group_key(name)
         members = [state.pods[uid] for uid in sorted(state.members.get(job, ()))]
         holding = [pod for pod in members if pod.placed and not pod.deleting]
