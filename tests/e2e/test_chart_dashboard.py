@@ -11,6 +11,7 @@ import yaml
 from gpudra.controller.ctl.local.chart import CONTROLLER_PORT
 from gpudra.controller.ctl.local.layout import checkout_dir
 from gpudra.driver.observability.metrics import TABLE
+from tests.support.cluster import RESOURCE
 from tests.support.helm import Helm, find
 from tests.support.installation import Installation
 from tests.support.prometheus import Prometheus, fetched, promtool, running
@@ -54,12 +55,14 @@ def test_prometheus_scrapes_both_and_knows_what_the_table_says(
     installed.cluster.apply_file(ONE_GPU)
     installed.cluster.wait_pod("default", "one-gpu")
     prometheus.until(lambda: len(prometheus.query("up == 1")) == 2, "both targets to be up")
+    claims = installed.cluster.client.request("GET", f"{RESOURCE}/resourceclaims")["items"]
+    held = sum(len(one["status"]["allocation"]["devices"]["results"]) for one in claims)
     prometheus.until(
         lambda: (
-            prometheus.query('gpudra_allocated_devices{form="gpu"} == 1')
+            prometheus.query(f"sum(gpudra_allocated_devices) == {held}")
             and prometheus.query('gpudra_prepare_duration_seconds_count{outcome="ok"} > 0')
         ),
-        "the figures of a pod that has a GPU",
+        f"the figures of pods that have {held} GPUs",
     )
     types = prometheus.get("/api/v1/metadata")
     for metric in TABLE:
