@@ -237,8 +237,7 @@ class Publisher:
         try:
             pool = built({})
             offered = {device.name for device in pool.devices}
-            listed = self._controller.listed()
-            vanishing = {name: one for name, one in listed.items() if name not in offered}
+            vanishing = {name: one for name, one in self._known().items() if name not in offered}
             kept = await self._withdrawals.kept(vanishing, taints_kept=features.device_taints)
             if kept:
                 pool = built(kept)
@@ -253,6 +252,16 @@ class Publisher:
                 self._on_pool(pool)
             self._controller.set_desired(pool)
         return self._withdrawals.rest
+
+    def _known(self) -> Mapping[str, Device]:
+        """What the API lists, and what it is about to list again.
+
+        While slices are rewritten one by one, a device may move to a later one and be in none for a
+        moment. It must not be taken for gone then; nor does its taint count before it is seen.
+        """
+        wanted = self._pool.devices if self._pool is not None else ()
+        unseen = {device.name: replace(device, taints=()) for device in wanted}
+        return {**unseen, **self._controller.listed()}
 
     def _tell(self, problems: tuple[str, ...]) -> None:
         if problems != self._told:

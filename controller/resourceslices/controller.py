@@ -157,15 +157,13 @@ class ResourceSliceController:
         await self._reflector.wait_synced()
 
     def listed(self) -> Mapping[str, Device]:
-        """The pool's devices in the API, by name, as allocators see them: newest generation only."""
-        slices = self._view.slices()
-        newest = max((one.spec.pool.generation for one in slices), default=0)
-        return {
-            device.name: device
-            for one in slices
-            if one.spec.pool.generation == newest
-            for device in one.spec.devices
-        }
+        """The pool's devices in the API, by name, as the newest slice that has them shows them.
+
+        Slices of older generations count: while a pool is rewritten slice by slice, a device that
+        waits for its turn is as allocatable as before.
+        """
+        slices = sorted(self._view.slices(), key=lambda one: one.spec.pool.generation)
+        return {device.name: device for one in slices for device in one.spec.devices}
 
     async def run(self) -> None:
         """Keep the pool until cancelled or stopped. Slices stay when it ends."""
