@@ -119,7 +119,7 @@ class Executor:
             known = self._feed.pods.get(f"{pod.namespace}/{pod.name}", pod.uid)
             if known is not None and GATE in known.value.gates:
                 gated.add(pod.uid)
-            elif known is not None:
+            elif known is not None and not known.value.view.deleting:
                 others.append(pod)
         await _all(self.evict(pod) for pod in others)
         for key in job.claims:

@@ -24,7 +24,7 @@ from gpudra.driver.core.managed.budgets import budget
 from gpudra.driver.kube import resources as kinds
 from gpudra.driver.kube.clock import Clock
 from gpudra.driver.kube.reflector import Event, ListWatcher, Reflector, ReflectorError
-from gpudra.driver.kube.resources import Obj, Resource
+from gpudra.driver.kube.resources import Obj, Resource, object_key
 from gpudra.driver.observability.logging import get_logger
 from gpudra.driver.observability.metrics import REFLECTOR_ERRORS, REFLECTOR_OBJECTS, Metrics
 
@@ -155,7 +155,7 @@ class Feed:
             ),
         )
         self._watch(kinds.JOBS, gang_of_job, self._job_changed)
-        self._watch(kinds.RESOURCE_CLAIMS, ResourceClaim.from_dict, self._claim_changed)
+        self._watch(kinds.RESOURCE_CLAIMS, self._decode_claim, self._claim_changed)
         # Read when a pod is: a pod that names no queue is in its namespace's.
         self._namespaces: Reflector[str] = Reflector(
             client,
@@ -234,7 +234,17 @@ class Feed:
         """A change of the state that is not of the cluster's, in its turn with those."""
         self._add(what, apply)
 
+    def _decode_claim(self, raw: Obj) -> ResourceClaim:
+        """The watch brings what our own writes were answered with: that is read once."""
+        known = self.claims.get(object_key(raw), raw["metadata"].get("uid", ""))
+        if known is not None and known.version == raw["metadata"].get("resourceVersion"):
+            return known.value
+        return ResourceClaim.from_dict(raw)
+
     def _decode_pod(self, raw: Obj) -> PodRecord:
+        known = self.pods.get(object_key(raw), raw["metadata"].get("uid", ""))
+        if known is not None and known.version == raw["metadata"].get("resourceVersion"):
+            return known.value
         return pod_record(raw, self.default_queue(raw["metadata"].get("namespace", "")))
 
     def default_queue(self, namespace: str) -> str:

@@ -30,6 +30,9 @@ from gpudra.driver.observability.metrics import Metrics
 
 # Changes that come one after the other are planned for together.
 SETTLE_SECONDS = 0.05
+# While so many jobs wait for their writes, another plan would only make the line longer.
+BUSY_JOBS = 16
+BUSY_SECONDS = 0.25
 # Planning takes no more than this part of the time while everything changes.
 PLAN_SHARE = 0.5
 # While pods wait, time alone may change the answer: a gang's time-out, a promised end.
@@ -125,7 +128,8 @@ class ManagedMode:
                 self._started(plan, took)
                 self._carry_out(plan, tasks)
             await self._rest(bool(plan.waiting))
-            await self._clock.sleep(max(SETTLE_SECONDS, took * (1 - PLAN_SHARE) / PLAN_SHARE))
+            settle = BUSY_SECONDS if len(self._running) > BUSY_JOBS else SETTLE_SECONDS
+            await self._clock.sleep(max(settle, took * (1 - PLAN_SHARE) / PLAN_SHARE))
 
     async def _rest(self, waiting: bool) -> None:
         """Until something changes; while pods wait, a few seconds at most."""
