@@ -38,7 +38,7 @@ class SliceColumns:
             know, not both devices and counters, no name twice. What is said below is complete for
             plain slices only.
         alone: it is plain, has no counters, and says that the pool has no other slice.
-        names: index of each device by name.
+        names: by device name, its place as a bit: 1, 2, 4 and so on.
         first, last: the least and the greatest device name, in the order of texts.
         body: equal for slices whose devices differ only in names, attributes and in how the counter
             sets are called.
@@ -61,7 +61,7 @@ class SliceColumns:
         self.name: str = one.metadata.name
         self.generation: int = spec.pool.generation
         self.count: int = spec.pool.resource_slice_count
-        self.names: dict[str, int] = {device.name: at for at, device in enumerate(devices)}
+        self.names: dict[str, int] = {device.name: 1 << at for at, device in enumerate(devices)}
         self.first, self.last = (min(self.names), max(self.names)) if devices else ("", "")
         self.sets: tuple[str, ...] = tuple([one.name for one in counter_sets])
         self.plain = bool(
@@ -77,6 +77,28 @@ class SliceColumns:
         self.attributes = _attributes([one.attributes for one in devices])
         self.counters = _number(("counters", *[_counters(one.counters) for one in counter_sets]))
         self.alone = self.plain and self.count == 1 and not self.uses and not self.sets
+
+
+Held = tuple[tuple[tuple[str, str], tuple[str, ...]], ...]
+"""Devices by driver and pool."""
+
+
+def held_alone(results: Sequence[Any]) -> Held | None:
+    """The devices that a claim has for itself; None if it has shares, or a device twice.
+
+    Args:
+        results: of its allocation; administrative access holds nothing.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in results:
+        if one.admin_access:
+            continue
+        if one.share_id is not None:
+            return None
+        found.setdefault((one.driver, one.pool), []).append(one.device)
+    if any(len(set(devices)) < len(devices) for devices in found.values()):
+        return None
+    return tuple((key, tuple(devices)) for key, devices in found.items())
 
 
 def _number(content: Hashable) -> int:

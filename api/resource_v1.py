@@ -21,7 +21,7 @@ from gpudra.api.codec import (
     api_type,
     mapping_field,
 )
-from gpudra.api.columns import SliceColumns
+from gpudra.api.columns import Held, SliceColumns, held_alone
 from gpudra.api.meta import NodeSelector, ObjectMeta
 from gpudra.api.quantity import Quantity
 
@@ -416,8 +416,33 @@ class ResourceClaimStatus(ApiObject):
     devices: tuple[AllocatedDeviceStatus, ...] = ()
 
 
+class _WithHeld(ApiObject):
+    """Room for what ResourceClaim remembers, as _WithColumns for slices.
+
+    Attributes:
+        held: devices that the claim has for itself; None if it has other holds too.
+    """
+
+    __slots__ = ("held",)
+
+    held: Held | None
+    status: "ResourceClaimStatus"
+
+    def __getattr__(self, name: str) -> Held | None:
+        if name != "held":
+            raise AttributeError(name)
+        self.after_decoding()
+        return self.held
+
+    def after_decoding(self) -> None:
+        """Called by the decoder."""
+        allocation = self.status.allocation
+        found = () if allocation is None else held_alone(allocation.devices.results)
+        object.__setattr__(self, "held", found)
+
+
 @api_type
-class ResourceClaim(ApiObject):
+class ResourceClaim(_WithHeld):
     """A wish for devices, and once allocated the devices."""
 
     api_version: str = _always(API_VERSION)

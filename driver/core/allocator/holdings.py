@@ -79,26 +79,26 @@ class Holdings:
             if identity in by_claim:
                 self.remove(identity)
             by_claim[identity] = claim
+            held = claim.held
+            if held is None:
+                self._load_shares(claim)
+                continue
             exclusive = (Hold(key, False, _NO_AMOUNTS),)
-            last, driver, holds = "", "", None
-            devices: dict[str, tuple[Hold, ...]] = {}
-            for result in allocation.devices.results:
-                if result.admin_access:
-                    continue
-                pool = result.pool
-                if holds is None or pool is not last or result.driver != driver:
-                    driver, last = result.driver, pool
-                    holds = by_pool.get((driver, pool))
-                    if holds is None:
-                        holds = by_pool[driver, pool] = PoolHolds({}, shared=False)
-                    devices = holds.devices
-                own = exclusive
-                if result.share_id is not None:
-                    own = (Hold(key, True, normalized(result.consumed_capacity, driver)),)
-                    holds.shared = True
-                device = result.device
-                present = devices.get(device)
-                devices[device] = own if present is None else present + own
+            for pool, devices in held:
+                holds = by_pool.get(pool)
+                if holds is None:
+                    by_pool[pool] = PoolHolds(dict.fromkeys(devices, exclusive), shared=False)
+                else:
+                    for device in devices:
+                        holds.devices[device] = holds.devices.get(device, ()) + exclusive
+
+    def _load_shares(self, claim: ResourceClaim) -> None:
+        for pool, device, hold in _entries(claim):
+            holds = self.by_pool.get(pool)
+            if holds is None:
+                holds = self.by_pool[pool] = PoolHolds({}, shared=False)
+            holds.devices[device] = (*holds.devices.get(device, ()), hold)
+            holds.shared = holds.shared or hold.shared
 
     def put(self, claim: ResourceClaim) -> set[PoolKey]:
         """Takes the claim's present allocation for the truth; returns the pools that changed."""

@@ -88,21 +88,18 @@ class PoolRecord:
         if holds.shared:
             return None
         columns = self.columns
-        found = 0
         if len(columns) == 1:
-            place = columns[0].names
             try:
-                for name in holds.devices:
-                    found |= 1 << place[name]
+                return sum(map(columns[0].names.__getitem__, holds.devices))
             except KeyError:  # a device that nobody lists any more
                 return None
-            return found
+        found = 0
         for name in holds.devices:
             at = 0
             for one in columns:
-                index = one.names.get(name)
-                if index is not None:
-                    found |= 1 << at + index
+                bit = one.names.get(name)
+                if bit is not None:
+                    found |= bit << at
                     break
                 at += len(one.names)
             else:
