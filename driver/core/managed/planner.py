@@ -5,11 +5,11 @@ A plan works on a sketch of the cluster and a copy of the book; both are thrown 
 wrong with one pod, claim, group or queue is said about that one, and the others go on.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gpudra.api.errors import GpudraError
-from gpudra.api.resource_v1 import ResourceClaim
+from gpudra.api.resource_v1 import AllocationResult, ResourceClaim
 from gpudra.driver.core.allocator import Deadline, Refusal
 from gpudra.driver.core.gangs.domains import Clock
 from gpudra.driver.core.gangs.jobs import Job, gang_jobs, single_job
@@ -18,7 +18,7 @@ from gpudra.driver.core.managed import upkeep
 from gpudra.driver.core.managed.placing import Extra, Placing, Trouble
 from gpudra.driver.core.managed.state import ManagedCluster
 from gpudra.driver.core.managed.taking import Taking
-from gpudra.driver.core.managed.types import Eviction, JobPlacement, JobWaiting, Plan
+from gpudra.driver.core.managed.types import Eviction, JobPlacement, JobWaiting, Nomination, Plan
 from gpudra.driver.core.queueing import NOTHING, Waiting, order
 
 _FAULTS = (GpudraError, ArithmeticError, LookupError, TypeError, ValueError)
@@ -94,6 +94,10 @@ class Round:
         while (turn := queue.next()) is not None:
             job = jobs[turn.job]
             answer = taking.waiting.get(job.key) or self._guarded(self._placing.place, job)
+            if isinstance(answer, JobPlacement) and _intrudes(answer, nominations, taking.first):
+                answer = Trouble(
+                    "Reserved", "the card that it would share is being freed for another"
+                )
             if isinstance(answer, JobPlacement):
                 found.append(answer)
                 # What members that are there cost stays charged beside it.
@@ -167,3 +171,31 @@ class Round:
         self._waiting.append(
             JobWaiting(job.key, pods, job.queue, place, trouble.reason, trouble.message)
         )
+
+
+def _intrudes(found: JobPlacement, nominations: Mapping[str, Nomination], freed: set[str]) -> bool:
+    """Whether a share would be put on a card that is promised to another, and not free yet.
+
+    What is promised is drawn beside what still holds the card. A share device that is in use pays no
+    counters again, so the drawing alone would let further shares on a card that is held whole.
+    """
+    promised = {
+        card
+        for job, one in nominations.items()
+        if job != found.job and job not in freed
+        for placed in one.placed
+        for allocation in placed.allocations.values()
+        for card, _ in _cards(allocation)
+    }
+    return bool(promised) and any(
+        shared and card in promised
+        for claim in found.claims
+        for card, shared in _cards(claim.allocation)
+    )
+
+
+def _cards(allocation: AllocationResult) -> Iterable[tuple[tuple[str, str, str], bool]]:
+    """The card of each device (see gpudra.driver.core.allocatable for the names), and whether shared."""
+    for one in allocation.devices.results:
+        name = one.device.partition("-mig-")[0].removesuffix("-share")
+        yield (one.driver, one.pool, name), one.share_id is not None
