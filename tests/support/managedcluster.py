@@ -125,11 +125,16 @@ def _delete(cluster: Cluster, path: str) -> None:
 
 @dataclass
 class ManagedController:
-    """``gpudra-controller`` as a process, with the rights that the chart gives it."""
+    """``gpudra-controller`` as a process, with the rights that the chart gives it.
+
+    Attributes:
+        flags: more of its command line.
+    """
 
     cluster: Cluster
     folder: Path
     config: Path
+    flags: tuple[str, ...] = ()
     count: int = 0
     process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
 
@@ -146,6 +151,7 @@ class ManagedController:
         command = [
             *(sys.executable, "-m", "gpudra.controller", f"--kubeconfig={self.config}"),
             *(f"--namespace={SPACE}", f"--instance={name}", "--http-endpoint=127.0.0.1:0"),
+            *self.flags,
         ]
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(command, stderr=out)
@@ -180,7 +186,7 @@ class ManagedController:
 
 
 @contextlib.contextmanager
-def managed_controller(cluster: Cluster, folder: Path) -> Iterator[ManagedController]:
+def managed_controller(cluster: Cluster, folder: Path, *flags: str) -> Iterator[ManagedController]:
     """The chart's account for managed mode, and the controller, started."""
     objects = [
         one
@@ -196,7 +202,7 @@ def managed_controller(cluster: Cluster, folder: Path) -> Iterator[ManagedContro
     token = cluster.kubectl("create", "token", NAME, "-n", SPACE).strip()
     authority = cluster.layout.pki_dir / "ca.crt"
     config.write_text(kubeconfig(cluster.state.server, authority, {"token": token}))
-    running = ManagedController(cluster, folder, config)
+    running = ManagedController(cluster, folder, config, flags)
     try:
         running.start()
         yield running
