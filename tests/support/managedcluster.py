@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gpudra.api.errors import ApiError, NotFoundError
+from gpudra.api.errors import ApiError, ConflictError, NotFoundError
 from gpudra.controller.ctl.local.certs import kubeconfig
 from gpudra.controller.ctl.local.fakenodes import fake_node
 from gpudra.driver.core.allocatable import DeviceKind
@@ -168,10 +168,17 @@ class ManagedController:
         process, self.process = self.process, None
         process.kill()
         process.wait()
-        patch = {"holderIdentity": "", "leaseDurationSeconds": 1}
-        lease = self.cluster.get(LEASE, "gpudra-controller")
-        lease["spec"] |= patch
-        self.cluster.client.request("PUT", f"{LEASE}/gpudra-controller", lease)
+        # A renewal that was under way may still arrive: then it is given back once more.
+        for last in (*[False] * 4, True):
+            lease = self.cluster.get(LEASE, "gpudra-controller")
+            lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+            try:
+                self.cluster.client.request("PUT", f"{LEASE}/gpudra-controller", lease)
+            except ConflictError:
+                if last:
+                    raise
+            else:
+                return
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
