@@ -50,7 +50,8 @@ is an error; one that names none is for the devices of its own type.
 
 Users are checked strictly: an unknown field, a null and a value out of range are refused by the
 name of the field, before anything is done. What was accepted once is read leniently, since a newer
-version may have written it. `gpudra validate -f FILE` checks the same before anything is sent.
+version may have written it. `gpudra validate -f FILE` checks the same before anything is sent,
+and the [admission webhook](operations.md#mistakes-told-when-a-claim-is-made) when it is.
 
 What each backend enforces is in [isolation.md](isolation.md). How much memory and compute a share
 has is what its claim asks for as capacity; no configuration changes that.
