@@ -2,7 +2,7 @@
 """One job at a time: what it lacks, where it fits, what its queue says, and why it waits."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -321,11 +321,23 @@ class Placing:
 
     def _amounts(self, needs: Sequence[Need], placed: Sequence[Placed]) -> Amounts:
         claims = {one.key: one for one in _claims(needs)}
-        return Amounts.total(
+        fresh = [
             self._state.tariff.allocated(claims[key], allocation)
             for one in placed
             for key, allocation in one.allocations.items()
-        )
+        ]
+        return Amounts.total((*fresh, *self._half_written(needs)))
+
+    def _half_written(self, needs: Sequence[Need]) -> Iterator[Amounts]:
+        """What a controller that was killed has allocated before it lifted a gate: nobody pays yet."""
+        state = self._state
+        for key in dict.fromkeys(ref.key for one in needs for ref in one.pod.claims):
+            claim, allocation = state.claims.get(key), state.allocation_of(key)
+            if claim is None or allocation is None or key in self.given:
+                continue
+            users = (state.pods[uid] for uid in state.users.get(key, ()))
+            if not any(pod.placed or state.planned_node(pod) for pod in users):
+                yield state.tariff.allocated(claim, allocation)
 
     def _commit(self, job: Job, placed: Sequence[Placed], amounts: Amounts) -> JobPlacement:
         claims: dict[str, ResourceClaim] = {}
