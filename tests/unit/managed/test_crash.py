@@ -130,3 +130,28 @@ async def test_a_write_lasts_no_longer_than_the_lease() -> None:
     with pytest.raises(UnavailableError):
         await write
     await clock.advance(2000)
+
+
+@pytest.mark.parametrize("writes", range(1, 8))
+async def test_what_was_half_written_counts_for_the_limit(writes: int) -> None:
+    """The next leader counts what the killed one had allocated; the limit holds at every moment."""
+    sim = ManagedSim(writes)
+    sim.add_node("n1", "l4-4x")
+    sim.add_template("gpu", "gpu.gpudra.io")
+    sim.add_queue("q", limit={"gpus": "2"})
+    sim.start()
+    await sim.live(1)
+    for name in GANG:
+        sim.submit(name, "q", {"gpu": "gpu"}, life=1000)
+    sim.cluster.turn()
+    await until_written(sim, writes)
+    await sim.kill()
+    await sim.advance(TAKEOVER_SECONDS)
+    for number in range(3):
+        sim.submit(f"late-{number}", "q", {"gpu": "gpu"}, life=1000)
+    sim.cluster.turn()
+    sim.start()
+    await sim.live(10)
+    names = [pod["metadata"]["name"] for pod in sim.cluster.pods()]
+    assert [sim.phase(name) for name in names].count("Running") == 2
+    await sim.kill()
