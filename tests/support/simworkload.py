@@ -239,7 +239,23 @@ class Workload:
             for pod in self.sim.cluster.pods()
             if not pod["spec"].get("schedulingGates") and not pod["spec"].get("nodeName")
         ]
-        return self.sim.mode.idle and not loose
+        return self.sim.mode.idle and not loose and self._knows_everything()
+
+    def _knows_everything(self) -> bool:
+        """Whether the watches have caught up: after bad weather they are late, or not open yet."""
+        feed = self.sim.mode.feed
+        for known, objects in (
+            (feed.pods, self.sim.cluster.pods()),
+            (feed.claims, self.sim.cluster.claims()),
+        ):
+            metas = [one["metadata"] for one in objects]
+            forms = [
+                known.get(f"{meta['namespace']}/{meta['name']}", meta["uid"]) for meta in metas
+            ]
+            versions = [form.version if form is not None else "" for form in forms]
+            if len(known) != len(metas) or versions != [meta["resourceVersion"] for meta in metas]:
+                return False
+        return len(feed.groups.store) == len(self.sim.objects.list(POD_GROUPS))
 
     async def check_quiet(self) -> None:
         """A controller that has run for long says what a fresh one would."""
