@@ -68,7 +68,11 @@ class Candidates:
         journal = self._sketch.journal
         if self._place == len(journal):
             return
-        changed = dict.fromkeys(journal[self._place :])
+        if self._place == 0 and self._names is not None:
+            # A few nodes after a long plan: what differs is known without reading all of it.
+            changed = dict.fromkeys(sorted(self._names & self._sketch.cells.keys()))
+        else:
+            changed = dict.fromkeys(journal[self._place :])
         self._place = len(journal)
         for name in changed:
             if self._names is not None and name not in self._names:

@@ -313,10 +313,9 @@ class ManagedCluster:
     # --- queues and groups --------------------------------------------------------------------
 
     def put_queue(self, queue: Queue) -> None:
-        """Adds or replaces a queue."""
+        """Adds or replaces a queue; one of which only the status is new changes nothing."""
         before = self.queues.get(queue.name)
         self.queues[queue.name] = queue
-        # A status that was written changes nothing here.
         self._dirty.tree |= before is None or before.spec != queue.spec
 
     def remove_queue(self, name: str) -> None:

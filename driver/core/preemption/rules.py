@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpudra.driver.core.preemption.runners import Runner
-from gpudra.driver.core.queueing import Book, Waiting
+from gpudra.driver.core.queueing import NOTHING, Amounts, Book, Waiting
 from gpudra.driver.core.queueing.book import Band
 from gpudra.driver.core.queueing.tree import ROOT, Grant
 
@@ -44,6 +44,15 @@ class Rules:
     book: Book
     now: float
     _surplus: dict[str, float] = field(default_factory=dict)
+    _bands: dict[tuple[str, Amounts, Amounts], Band] = field(default_factory=dict)
+
+    def _band(self, queue: str, more: Amounts = NOTHING) -> Band:
+        """The book's answer, which is the same while the queue uses the same."""
+        key = queue, more, self.book.used(queue)
+        found = self._bands.get(key)
+        if found is None:
+            found = self._bands[key] = self.book.band(queue, more)
+        return found
 
     def without(self, runner: Runner) -> "Rules":
         """The rules once a runner is gone."""
@@ -74,7 +83,7 @@ class Rules:
             return None
         if not self._reclaimable(runner.queue, losing):
             return None
-        want, have = self.book.band(taking.name, job.amounts), self.book.band(losing.name)
+        want, have = self._band(taking.name, job.amounts), self._band(losing.name)
         if want is Band.BORROWING or have <= want:
             return None
         return Cause.RECLAIMED if self._ran(runner, losing.reclaim_min_runtime) else None
