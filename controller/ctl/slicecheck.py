@@ -25,13 +25,9 @@ def check_slice(one: ResourceSlice) -> None:
     check_dns_subdomain(one.metadata.name, "metadata.name")
     check_driver_name(spec.driver, "spec.driver")
     check_pool_name(spec.pool.name, "spec.pool.name")
-    seen: set[str] = set()
     for index, device in enumerate(spec.devices):
         place = f"spec.devices[{index}]"
         _check_device(device, place)
-        if device.name in seen:
-            raise InputError(f"device {device.name} stands twice", field=f"{place}.name")
-        seen.add(device.name)
     for index, counter_set in enumerate(spec.shared_counters):
         place = f"spec.sharedCounters[{index}]"
         check_dns_label(counter_set.name, f"{place}.name")

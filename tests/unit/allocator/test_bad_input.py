@@ -143,7 +143,7 @@ def test_unreadable_slice_costs_its_pool_only(tmp_path: Path) -> None:
     [
         (
             [{"name": "x"}, {"name": "x"}],
-            "objects.yaml: ResourceSlice bad: spec.devices[1].name: device x stands twice",
+            "objects.yaml: pool gpu.example.com/other: device name x twice",
         ),
         (
             [{"name": "y", "consumesCounters": [
