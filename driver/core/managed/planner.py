@@ -150,7 +150,14 @@ class Round:
             name = key.partition("/")[2]
             for job in gang_jobs(name, members, state.groups.get(name)):
                 what = upkeep.late(job, self._now)
-                yield replace(job, reason="TimedOut", message=what) if what else job
+                if what:
+                    yield replace(job, reason="TimedOut", message=what)
+                elif job.key != key and key in state.flights:
+                    # What is being written may fail; an extra would then stand alone.
+                    wait = "the minimum of the group is being placed"
+                    yield replace(job, reason="WaitingForGang", message=wait)
+                else:
+                    yield job
         else:
             yield from (single_job(pod) for pod in members if pod.waits)
 

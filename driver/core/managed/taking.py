@@ -11,6 +11,7 @@ twice. Where nobody may be evicted, and if it is wanted, pods are moved that fit
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpudra.driver.core.allocator import Refusal
 from gpudra.driver.core.gangs.ground import with_allocation
 from gpudra.driver.core.gangs.jobs import Job, names_of
 from gpudra.driver.core.gangs.kinds import Filter
@@ -68,7 +69,8 @@ class Taking:
                 continue
             pods = (self._state.pods.get(uid) for uid in one.victims)
             left = [pod for pod in pods if pod is not None and not pod.ended]
-            if not left and not self._still_allocated(one):
+            done = not left and not self._still_allocated(one)
+            if done or self._fits_by_now(jobs[key]):
                 self.first.add(key)
                 continue
             self._draw(one.placed)
@@ -76,6 +78,18 @@ class Taking:
             # An eviction that was refused for the moment is asked for again.
             staying = {pod.uid for pod in left if not pod.deleting}
             self.evictions += [each for each in one.evictions if each.pod.uid in staying]
+
+    def _fits_by_now(self, job: Job) -> bool:
+        """Whether room has come elsewhere, so that nobody has to go any more."""
+        needs = self._placing.needs(job.pods)
+        if isinstance(needs, Trouble):
+            return False
+        try:
+            return not isinstance(
+                self._placing.solve(self._placing.floor, needs, job, None), Failed
+            )
+        except Refusal:
+            return False
 
     def _still_allocated(self, one: Nomination) -> bool:
         """Whether a claim of the victims has not been given back yet."""

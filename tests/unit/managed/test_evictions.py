@@ -295,3 +295,18 @@ def test_what_if_names_the_victims_and_changes_nothing() -> None:
     assert one.message == "queue b borrows 4 gpus, and queue a is within its quota"
     assert state.nominations == {}
     assert run(state, NOW).evictions == ()
+
+
+def test_room_that_comes_elsewhere_is_taken() -> None:
+    """Another pod ends before the victim does: the job goes there, and the victim is asked no more."""
+    state = cluster(1, cards=2, queues=TEAMS)
+    state.options = replace(state.options, nomination_seconds=1e9)
+    busy(state, "low", queue="b", priority=-1)
+    (other,) = busy(state, "other", queue="b", priority=5)
+    submit(state, "mine", queue="b", priority=3)
+    assert names(run(state, NOW)) == ["low-0"]
+    finish(state, state.pods[other.uid])
+    again = run(state, NOW + 1)
+    assert again.evictions == ()
+    assert [one.job for one in again.placements] == ["pod/default/mine-0"]
+    assert run(state, NOW + 2).evictions == ()
