@@ -17,8 +17,9 @@ from collections import Counter
 from pathlib import Path
 
 from tests.fuzz.cel_compare import Json, question, verdict
+from tests.fuzz.cel_devices import device
 from tests.fuzz.cel_explained import explained
-from tests.fuzz.cel_generator import Generator, device
+from tests.fuzz.cel_generator import Generator
 from tests.support.oracle import Oracle
 
 _SHOWN = 40

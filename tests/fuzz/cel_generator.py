@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes CEL expressions and devices for the differential tests.
+"""Makes CEL expressions for the differential tests.
 
 Expressions are grown by type, so that most of them compile; now and then a part of another type, or
 a damaged text, is slipped in. ``Source`` is the interface of ``random.Random``, which hypothesis
@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tests.fuzz.cel_devices import DRIVER, OTHER
 from tests.fuzz.cel_literals import (
     BYTES,
     CIDRS,
@@ -33,41 +34,10 @@ from tests.fuzz.cel_literals import (
 Source = random.Random
 Json = dict[str, Any]
 
-DRIVER = "gpu.example.com"
-OTHER = "other.example.com"
-
 TYPES = [
     "bool", "int", "uint", "double", "string", "bytes", "ints", "strings", "map", "quantity", "semver", "duration",
     "timestamp", "ip", "cidr", "url", "optint", "optstr", "dyn", "type", "doubles", "null",
 ]  # fmt: skip
-
-
-def device(source: Source) -> Json:
-    """A device as the API writes it, with a random part of the names."""
-    attributes: Json = {
-        "model": {"string": source.choice(["H100", "A100", "h100", ""])},
-        "index": {"int": source.choice([0, 1, 7, -3])},
-        "healthy": {"bool": source.choice([True, False])},
-        "driverVersion": {"version": source.choice(["1.2.3", "550.54.15", "1.2.3-rc.1"])},
-        f"{OTHER}/model": {"string": "other"},
-        f"{OTHER}/numbers": {"ints": source.choice([[1, 2, 3], [7], [3, 1]])},
-        "tags": {"strings": source.choice([["a", "b"], ["x"]])},
-        "flags": {"bools": [True, False]},
-        "versions": {"versions": ["1.0.0", "2.0.0"]},
-    }
-    kept = {name: value for name, value in attributes.items() if source.random() < 0.8}
-    capacity = {
-        "memory": {"value": source.choice(["40Gi", "80Gi", "1", "1500m", "0"])},
-        f"{OTHER}/compute": {"value": "100"},
-    }
-    found: Json = {
-        "name": "d",
-        "attributes": kept,
-        "capacity": {name: value for name, value in capacity.items() if source.random() < 0.8},
-    }
-    if source.random() < 0.5:
-        found["allowMultipleAllocations"] = source.choice([True, False])
-    return {"driver": DRIVER, "device": found}
 
 
 # The checker lets null stand for these.

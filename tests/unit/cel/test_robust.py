@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gpudra.driver.core.cel import CelCompileError, CelEvaluationError, compile_selector
 from tests.fuzz.cel_compare import to_device
-from tests.fuzz.cel_generator import Generator, device
+from tests.fuzz.cel_devices import device
+from tests.fuzz.cel_generator import Generator
 from tests.fuzz.cel_literals import STRINGS
 
 DEVICE = to_device(device(random.Random(0)))
