@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpudra.controller.ctl.local.layout import checkout_dir
-from tests.support.cluster import Cluster
+from tests.support.cluster import CORE, Cluster
 from tests.support.pages import ROOT, pages, yaml_blocks
 
 EXAMPLES = checkout_dir() / "deploy" / "examples"
@@ -60,6 +60,10 @@ def test_objects_apply(cluster: Cluster, source: str) -> None:
     made = [name for name in sorted(wanted - {"default"}) if not exists(cluster, name)]
     for name in made:
         cluster.kubectl("create", "namespace", name)
+        # Pods are refused until the namespace's account exists.
+        cluster.wait_for(
+            f"{CORE}/namespaces/{name}/serviceaccounts", "default", lambda _: True, what="to exist"
+        )
     try:
         text = yaml.safe_dump_all(objects)
         cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
