@@ -18,7 +18,7 @@ from gpudra.driver.core.managed import JobPlacement, ManagedState, Plan, PlanOpt
 from tests.support import managedscene as scene
 
 Row = tuple[str, str, str, str]
-NODES, LARGE = 500, 5000
+NODES, LARGE, DEFRAG = 500, 5000, 1213
 
 
 def timed(work: Callable[[], Plan]) -> tuple[float, Plan]:
@@ -97,6 +97,77 @@ def backlog(nodes: int) -> Row:
     return "2,000 waiting pods of 20 kinds, full cluster", f"{seconds:.2f} s", "-", "-"
 
 
+def lent(nodes: int) -> ManagedState:
+    """Two queues own half of the cards each, and one has all of them; everything runs."""
+    half = nodes * 4
+    queues = [scene.queue(name, quota={"gpus": half}) for name in ("mine", "theirs")]
+    state = scene.cluster(nodes, queues=queues)
+    pods = scene.submit(state, "old", pods=nodes * 8, queue="theirs")
+    scene.run(state)
+    for one in pods:
+        state.put_pod(replace(state.pods[one.uid], started=0.0))
+    state.plan(1000.0)
+    return state
+
+
+def reclaim(nodes: int) -> list[Row]:
+    """One card, another one, and half of the cluster are taken back."""
+    state = lent(nodes)
+    scene.submit(state, "first", queue="mine")
+    first, plan = timed(lambda: state.plan(1000.0))
+    assert len(plan.evictions) == 1, "one pod has to go"
+    scene.submit(state, "second", queue="mine")
+    second, plan = timed(lambda: state.plan(1001.0))
+    assert len(plan.evictions) == 2, "another one has to go, the first is asked again"
+    state = lent(nodes)
+    many = nodes * 4
+    scene.submit(state, "many", pods=many, queue="mine")
+    all_of_them, plan = timed(lambda: state.plan(1000.0))
+    assert len(plan.evictions) == many, "all that was lent is taken back"
+    state = lent(nodes)
+    state.put_group(scene.group("gang", nodes // 2))
+    scene.submit(state, "gang", 8, pods=nodes // 2, queue="mine", group="default/gang")
+    as_one, plan = timed(lambda: state.plan(1000.0))
+    assert len(plan.evictions) == many, "and for one job as well"
+    return [
+        ("reclaim one GPU, the first of a full cluster", _ms(first), "-", "13.9 s"),
+        ("reclaim one GPU, the next", _ms(second), "50 ms", "13.9 s"),
+        (f"reclaim {many:,} GPUs by one-GPU jobs", f"{all_of_them:.2f} s", "1 s", "102 s"),
+        (f"reclaim {many:,} GPUs by one gang of {nodes // 2}", f"{as_one:.2f} s", "1 s", "102 s"),
+    ]
+
+
+def defrag(nodes: int) -> Row:
+    """Half of every card is taken by a share, and a whole card is wanted: one share is moved."""
+    options = PlanOptions(moves=1)
+    state = scene.cluster(nodes, cards=2, share=True, options=options)
+    half = {"memory": "40Gi"}
+    pods = scene.submit(
+        state, "half", kind="share", capacity=half, pods=nodes * 4, owner="ReplicaSet/x"
+    )
+    scene.run(state)
+    begun: set[str] = set()
+    for one in pods:
+        claim = state.claims[one.claims[0].key]
+        assert claim.status.allocation is not None, "every half card is given out"
+        (result,) = claim.status.allocation.devices.results
+        card = f"{result.pool}/{result.device}"
+        if card in begun:
+            scene.finish(state, state.pods[one.uid])
+        else:
+            state.put_pod(replace(state.pods[one.uid], started=0.0))
+        begun.add(card)
+    state.plan(1000.0)
+    scene.submit(state, "whole")
+    seconds, plan = timed(lambda: state.plan(1001.0))
+    assert [one.reason for one in plan.evictions] == ["Moved"], "one share is moved"
+    return f"defragmentation plan, {nodes:,} nodes", f"{seconds:.2f} s", "2 s", "-"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms"
+
+
 def large(nodes: int) -> list[Row]:
     """One event each, with the plan that follows it, on a large cluster that is nearly full."""
     before = _resident()
@@ -172,11 +243,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--large", type=int, default=LARGE, help="nodes of the large one; 0: none")
+    parser.add_argument("--defrag", type=int, default=DEFRAG, help="nodes of it; 0: none")
     options = parser.parse_args()
     rows: list[Row] = []
     for work in (fill, topology_gang, mixed_gang, because, backlog):
         rows.append(work(options.nodes))
         print(f"... {rows[-1][0]}: {rows[-1][1]}", flush=True)
+    rows += reclaim(options.nodes)
+    if options.defrag:
+        rows.append(defrag(options.defrag))
     if options.large:
         rows += large(options.large)
     print(

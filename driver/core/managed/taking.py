@@ -63,14 +63,19 @@ class Taking:
     def renew(self, jobs: Mapping[str, Job]) -> None:
         """Keeps the room of nominated jobs; those whose victims are gone go first."""
         patience = self._state.options.nomination_seconds
-        for key, one in sorted(self._nominations.items()):
+        for key, one in list(self._nominations.items()):
             if key not in jobs or self._now - one.since > patience:
                 del self._nominations[key]
-                continue
+        if not self._nominations:
+            return
+        beside = self._placing.floor.fork()
+        for one in self._nominations.values():
+            self._draw(one.placed, beside)
+        for key, one in sorted(self._nominations.items()):
             pods = (self._state.pods.get(uid) for uid in one.victims)
             left = [pod for pod in pods if pod is not None and not pod.ended]
             done = not left and not self._still_allocated(one)
-            if done or self._fits_by_now(jobs[key]):
+            if done or self._fits_by_now(jobs[key], beside):
                 self.first.add(key)
                 continue
             self._draw(one.placed)
@@ -79,17 +84,26 @@ class Taking:
             staying = {pod.uid for pod in left if not pod.deleting}
             self.evictions += [each for each in one.evictions if each.pod.uid in staying]
 
-    def _fits_by_now(self, job: Job) -> bool:
-        """Whether room has come elsewhere, so that nobody has to go any more."""
+    def _fits_by_now(self, job: Job, beside: Floor) -> bool:
+        """Whether room has come elsewhere, so that nobody has to go any more.
+
+        Args:
+            job: a nominated one.
+            beside: the floor with the room of all nominated jobs drawn in, and of those that fit by
+                now; is changed.
+        """
         needs = self._placing.needs(job.pods)
         if isinstance(needs, Trouble):
             return False
         try:
-            return not isinstance(
-                self._placing.solve(self._placing.floor, needs, job, None), Failed
-            )
+            found = self._placing.solve(beside, needs, job, None)
         except Refusal:
             return False
+        if isinstance(found, Failed):
+            return False
+        for one in found:
+            self._draw([one], beside)
+        return True
 
     def _still_allocated(self, one: Nomination) -> bool:
         """Whether a claim of the victims has not been given back yet."""
@@ -101,13 +115,14 @@ class Taking:
                 return True
         return False
 
-    def _draw(self, placed: Sequence[Placed]) -> None:
+    def _draw(self, placed: Sequence[Placed], floor: Floor | None = None) -> None:
         """Nobody gets what a nominated job is going to have."""
+        floor = floor or self._placing.floor
         for one in placed:
             found = {key: self._placing.claim(key) for key in one.allocations}
             claims = {key: claim for key, claim in found.items() if claim is not None}
             if len(claims) == len(found):
-                self._placing.floor.commit(one, claims)
+                floor.commit(one, claims)
 
     def placed(self, job: str, queue: str, amounts: Amounts) -> None:
         """The plan has placed a job: for the queues it counts from now on."""
