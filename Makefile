@@ -25,6 +25,10 @@ setup: $(STAMP) ## Make the virtual environment with everything that is needed
 demo: setup ## The main job on a real Kubernetes on this machine: claim a GPU, see it in a container
 	@$(BIN)/python -m tools.demo $(ARGS)
 
+.PHONY: demo-managed
+demo-managed: setup ## A day of two teams: whole cards held apart, against shares and lending queues
+	@$(BIN)/python -m tools.twoteams.cluster $(ARGS)
+
 .PHONY: test
 test: setup ## Unit, table and integration tests, then end to end on the local cluster
 	@$(BIN)/python -m tools.run_tests

@@ -20,7 +20,7 @@ from tests.support.cluster import CORE, RESOURCE, Cluster
 
 EXAMPLES = checkout_dir() / "deploy" / "examples"
 # Those that need managed mode are run by tests.e2e.test_managed_examples.
-MANAGED = ("gang", "lending", "queue", "topology-gang")
+MANAGED = ("gang", "lending", "queue", "topology-gang", "two-teams")
 CLASSES = checkout_dir() / "deploy" / "manifests" / "deviceclasses.yaml"
 DRIVER = "gpu.gpudra.io"
 GPUS_A_NODE = 8

@@ -177,3 +177,27 @@ def test_a_gang_in_one_domain(cluster: Cluster, example: str) -> None:
     )
     assert {pod["spec"]["nodeName"] for pod in pods.values()} == {NODE}
     assert len(set(cards(cluster, example))) == 8
+
+
+@pytest.mark.parametrize("example", ["two-teams"], indirect=True)
+def test_a_team_takes_back_what_it_lent(cluster: Cluster, example: str) -> None:
+    """Four of day run; when night comes, two of them go, and two that are made anew wait."""
+    wait(cluster, example, lambda pods: len(running(pods, team="day")) == 4, "day to have it all")
+    cluster.kubectl("scale", "replicaset/night", "-n", example, "--replicas=2")
+    wait(
+        cluster,
+        example,
+        lambda pods: (
+            (len(running(pods, team="day")), len(running(pods, team="night"))) == (2, 2)
+            and reasons(pods) == ["OverLimit", "OverLimit"]
+        ),
+        "both to have what is their own",
+    )
+    assert len(set(cards(cluster, example))) == 4
+    events = cluster.wait_list(
+        f"/apis/events.k8s.io/v1/namespaces/{example}/events",
+        lambda items: [one for one in items.values() if one["reason"] == "Reclaimed"],
+        what="an event about what was taken back",
+    )
+    assert all("is within its quota" in one["note"] for one in events)
+    cluster.kubectl("delete", "replicasets", "--all", "-n", example)
