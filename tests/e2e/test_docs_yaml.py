@@ -58,8 +58,10 @@ def test_objects_apply(cluster: Cluster, source: str) -> None:
     objects = SOURCES[source]
     wanted = {one["metadata"].get("namespace", "default") for one in objects if "metadata" in one}
     made = [name for name in sorted(wanted - {"default"}) if not exists(cluster, name)]
+    own = {one["metadata"]["name"]: one for one in objects if one["kind"] == "Namespace"}
     for name in made:
-        cluster.kubectl("create", "namespace", name)
+        plain = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        cluster.apply(own.get(name, plain))
         # Pods are refused until the namespace's account exists.
         cluster.wait_for(
             f"{CORE}/namespaces/{name}/serviceaccounts", "default", lambda _: True, what="to exist"

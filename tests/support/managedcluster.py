@@ -204,6 +204,12 @@ def managed_controller(cluster: Cluster, folder: Path, *flags: str) -> Iterator[
     ]
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
     text = yaml.safe_dump_all([space, *objects])
+    # That of the module before this one may still be going.
+    cluster.wait_list(
+        f"{CORE}/namespaces",
+        lambda found: "deletionTimestamp" not in found.get(SPACE, space)["metadata"],
+        what=f"the namespace {SPACE} of before to be gone",
+    )
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
     config = folder / "kubeconfig"
     token = cluster.kubectl("create", "token", NAME, "-n", SPACE).strip()
