@@ -7,7 +7,14 @@ import pytest
 
 from tools import gen_docs
 
-PAGES = [gen_docs.API, gen_docs.CLI, gen_docs.CONFIG, gen_docs.METRICS, gen_docs.CHART_PAGE, gen_docs.CHART_FILE]
+PAGES = [
+    gen_docs.API,
+    gen_docs.CLI,
+    gen_docs.CONFIG,
+    gen_docs.METRICS,
+    gen_docs.CHART_PAGE,
+    gen_docs.CHART_FILE,
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
