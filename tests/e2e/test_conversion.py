@@ -28,6 +28,7 @@ from gpudra.driver.kube.client import ClientOptions, KubeClient
 from gpudra.driver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Resource
 from tests.support.cluster import CORE, RESOURCE, Cluster, busybox_pod
 from tests.support.conversion import claims, rows
+from tests.support.gate import until_settled
 from tests.support.guides import examples
 from tests.support.helm import CHART, IMAGE, Helm
 
@@ -251,6 +252,7 @@ def test_a_converted_pod_waits_at_the_gate_of_its_queue(opted_in: OptedIn) -> No
         cluster.kubectl(
             "delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(policies)
         )
+        until_settled(cluster, name, gated=False)
 
 
 def admitted(opted_in: OptedIn, pod: dict[str, Any]) -> dict[str, Any]:

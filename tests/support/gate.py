@@ -26,16 +26,19 @@ def gate_installed(cluster: Cluster) -> Iterator[None]:
     cluster.kubectl("create", "namespace", space)
     cluster.kubectl("apply", "-f", "-", stdin=text)
     try:
-        _until(cluster, space, gated=True)
+        until_settled(cluster, space, gated=True)
         yield
     finally:
         cluster.kubectl("delete", "-f", "-", stdin=text)
-        _until(cluster, space, gated=False)
+        until_settled(cluster, space, gated=False)
         cluster.kubectl("delete", "namespace", space, "--wait=false")
 
 
-def _until(cluster: Cluster, space: str, *, gated: bool) -> None:
-    """The API server reads its policies anew once a second; each request here takes a while, too."""
+def until_settled(cluster: Cluster, space: str, *, gated: bool) -> None:
+    """Waits until the policies are in force, or until none is any more.
+
+    The API server reads its policies anew once a second; each request here takes a while, too.
+    """
     cluster.wait_for(
         f"{CORE}/namespaces/{space}/serviceaccounts", "default", lambda _: True, what="to exist"
     )
