@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From API objects to placement and back: what managed mode calls with its cluster state.
+"""From API objects to placement and back.
 
-A thin adapter, so that the scorer which the simulator proves is the one that
-runs: slices become node specs, allocation results become placements, and a
-chosen placement becomes the pool and the device names to write.
+Slices become node specs, allocation results become placements, and a chosen placement becomes the
+pool and the device names to write. A test repeats a simulated run through it. The planner of managed
+mode has claims of any form and reads the same tables by itself (gpudra.driver.core.gangs.potential);
+of this module it shares the attributes that make an NVLink set.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

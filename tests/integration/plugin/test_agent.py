@@ -4,8 +4,7 @@
 import asyncio
 import json
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,33 +16,11 @@ from tests.support.agentprocess import (
     DRIVER,
     NODE,
     AgentProcess,
-    add_node,
     allocated_claim,
     published_devices,
 )
 
 CARDS = 8
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path: sockets allow 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="gpudra-") as found:
-        yield Path(found)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeApiServer]:
-    """A fake API server that knows the node."""
-    async with FakeApiServer() as running:
-        await add_node(await running.client())
-        yield running
-
-
-@pytest.fixture
-async def client(server: FakeApiServer) -> KubeClient:
-    """A client of it."""
-    return await server.client()
 
 
 @pytest.fixture

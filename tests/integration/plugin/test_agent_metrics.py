@@ -9,8 +9,7 @@ import asyncio
 import json
 import os
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from gpudra.driver.observability.metrics import TABLE, Component, Kind, Metric
 from gpudra.kubelet_plugin.proto import grpc_health_pb2 as health
 from gpudra.kubelet_plugin.records import ClaimRef
 from tests.fakenvml.machine import FakeMachine
-from tests.support.agentprocess import DRIVER, NODE, add_node, published_devices
+from tests.support.agentprocess import DRIVER, NODE, published_devices
 from tests.support.kubelet import PluginClient
 from tests.support.nvmlprocess import NvmlAgent
 
@@ -40,27 +39,6 @@ STRAY = "99999999-0000-4000-8000-000000000009"
 # Zero is their good value, and only trouble moves them; tests of that trouble look at them.
 TROUBLE = (m.ISOLATION_INCIDENTS, m.REFLECTOR_ERRORS, m.USAGE_ERRORS, m.SLICE_DROPPED_FIELDS)
 T = TypeVar("T")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path: sockets allow 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="gpudra-") as found:
-        yield Path(found)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeApiServer]:
-    """A fake API server that knows the node."""
-    async with FakeApiServer() as running:
-        await add_node(await running.client())
-        yield running
-
-
-@pytest.fixture
-async def client(server: FakeApiServer) -> KubeClient:
-    """A client of it."""
-    return await server.client()
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@
 import asyncio
 import json
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ import pytest
 from gpudra.driver.kube.client import KubeClient
 from gpudra.driver.kube.fakeserver import FakeApiServer
 from gpudra.driver.kube.resources import NODES, RESOURCE_SLICES
-from tests.support.agentprocess import DRIVER, NODE, AgentProcess, add_node, allocated_claim
+from tests.support.agentprocess import DRIVER, NODE, AgentProcess, allocated_claim
 
 PATIENCE = 30.0
 T = TypeVar("T")
@@ -42,21 +41,6 @@ class DeclaredAgent(AgentProcess):
         words = super().command()
         words[words.index("simulated")] = "declared"
         return words
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path: sockets allow 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="gpudra-") as found:
-        yield Path(found)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeApiServer]:
-    """A fake API server that knows the node."""
-    async with FakeApiServer() as running:
-        await add_node(await running.client())
-        yield running
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from gpudra.driver.kube.fakeserver import FakeApiServer
 from gpudra.driver.kube.resources import NODES, RESOURCE_SLICES
 from gpudra.kubelet_plugin.proto import dra_health_v1_pb2 as health
 from tests.fakenvml.machine import FakeMachine
-from tests.support.agentprocess import DRIVER, NODE, add_node, allocated_claim
+from tests.support.agentprocess import DRIVER, NODE, allocated_claim
 from tests.support.kubelet import PluginClient
 from tests.support.nvmlprocess import NvmlAgent
 
@@ -27,27 +26,6 @@ TAINT = f"{DRIVER}/xid-79"
 PATIENCE = 60.0
 DRIVER_NOT_LOADED = 9  # NVML_ERROR_DRIVER_NOT_LOADED
 T = TypeVar("T")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path: sockets allow 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="gpudra-") as found:
-        yield Path(found)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeApiServer]:
-    """A fake API server that knows the node."""
-    async with FakeApiServer() as running:
-        await add_node(await running.client())
-        yield running
-
-
-@pytest.fixture
-async def client(server: FakeApiServer) -> KubeClient:
-    """A client of it."""
-    return await server.client()
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import os
 import signal
 import sys
 import tarfile
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from gpudra.kubelet_plugin.checkpoint_file import FIRST_NAMES, NAMES, Checkpoint
 from gpudra.kubelet_plugin.records import ClaimRef
 from tests.support.agentprocess import (
     AgentProcess,
-    add_node,
     allocated_claim,
     published_devices,
 )
@@ -52,27 +50,6 @@ class FirstAgent(AgentProcess):
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": str(modules)},
             )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path: sockets allow 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="gpudra-") as found:
-        yield Path(found)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeApiServer]:
-    """A fake API server that knows the node."""
-    async with FakeApiServer() as running:
-        await add_node(await running.client())
-        yield running
-
-
-@pytest.fixture
-async def client(server: FakeApiServer) -> KubeClient:
-    """A client of it."""
-    return await server.client()
 
 
 @pytest.fixture
