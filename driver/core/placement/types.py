@@ -2,7 +2,7 @@
 """Words of placement: what is asked for, where it may go, and who decides.
 
 Used by the policies beside this file, by the trace simulator
-(``controller/ctl/simulate``) by ``live.py``, and for its tables by managed mode (``gangs/potential.py``).
+(``controller/ctl/simulate``), by ``live.py``, and for its tables by managed mode (``gangs/potential.py``).
 Units are integers throughout: milli-cores, MiB, and thousandths of a card
 ("milli-cards"), so that no rounding can create or lose capacity.
 """
